@@ -5,7 +5,7 @@ import { UsageError } from "../e2ee/errors.js";
 import { type Origin, originKey, replyId } from "../e2ee/replies.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import type { OpenedSender } from "../core/session.js";
-import type { EventObject, Message, Sent } from "../core/types.js";
+import type { EventObject, Grant, Message, Sent } from "../core/types.js";
 import type { Answered, Draft } from "./outbox.js";
 import { MessageStream } from "./stream.js";
 import type { CallOptions, CallResult } from "./tool-calls.js";
@@ -188,6 +188,16 @@ export class Context {
       for: [...asked],
     };
     return this.send(this.conversation, content, options);
+  }
+
+  /** Asks the person for scopes in this conversation; `grant.decided` brings the answer. */
+  requestGrant(scopes: readonly string[], options: { reason?: string } = {}): Promise<Grant> {
+    const { http, agentId } = this.#input.parts;
+    return http.data<Grant>({
+      method: "POST",
+      path: `/agents/${agentId}/grants/request`,
+      body: { conversation_id: this.conversation, scopes, ...options },
+    });
   }
 
   /** The file of this message, or of the content given. */

@@ -74,6 +74,13 @@ export class Inbox {
     });
   }
 
+  /** Cursors of before mean nothing any more: reading begins after the last acknowledgement. */
+  resync(details: { oldest: string; head: string }): void {
+    this.received = null;
+    this.ackable = null;
+    this.setup.hooks.call("resync", details);
+  }
+
   async observe(event: EventObject, session: Session): Promise<void> {
     try {
       await session.observe(event);

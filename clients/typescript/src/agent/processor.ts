@@ -1,5 +1,5 @@
 /** One event: opened, given to its handlers, and judged. */
-import { equal, fromBase64 } from "../e2ee/bytes.js";
+import { equal, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
@@ -137,8 +137,13 @@ async function askedQuestion(answered: Answered, parts: AgentParts): Promise<Jso
   if (!asked || asked.content["type"] !== "question") return null;
   if (asked.re !== null && !isSameHash(opened.content["re"], asked.re)) return null;
   const mayAnswer = asked.content["for"];
-  const isMeant = Array.isArray(mayAnswer) && mayAnswer.includes(opened.sender.id);
+  const isMeant = Array.isArray(mayAnswer) && mayAnswer.some((id) => isSameId(id, opened.sender.id));
   return isMeant ? asked.content : null;
+}
+
+/** Ids have several spellings, so their bytes are compared. */
+function isSameId(one: unknown, other: string): boolean {
+  return typeof one === "string" && isId(one) && equal(idBytes(one), idBytes(other));
 }
 
 function isSameHash(one: unknown, other: string): boolean {

@@ -118,6 +118,7 @@ export class MessageStream {
           payload,
           client_message_id: draft.clientMessageId,
           ...(draft.answered ? { in_reply_to: draft.answered.message.message_id } : {}),
+          ...(draft.to?.length ? { recipients: draft.to } : {}),
         },
         END_TIMEOUT_MS,
       );

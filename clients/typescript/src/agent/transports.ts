@@ -9,7 +9,7 @@ import type { Inbox } from "./inbox.js";
 import type { AgentOptions } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
-import { type WebhookHandler, readDelivery, verifyDelivery } from "./webhook.js";
+import { type WebhookHandler, type WebhookSecrets, readDelivery, verifyDelivery } from "./webhook.js";
 
 const POLL_WAIT_S = 25;
 const POLL_LIMIT = 100;
@@ -25,7 +25,7 @@ export class SocketReader {
 
   constructor(
     private readonly options: AgentOptions,
-    private readonly hooks: HookCaller,
+    hooks: HookCaller,
     private readonly inbox: Inbox,
     http: Http,
     signal: AbortSignal,
@@ -64,9 +64,9 @@ export class SocketReader {
     if (this.#isDropped) return;
     if (frame.type === "event") this.inbox.take(frame as unknown as EventObject, this.isStandby);
     if (frame.type === "resync_required") {
-      const details = { oldest: String(frame["oldest"]), head: String(frame["head"]) };
-      this.inbox.received = details.head;
-      this.hooks.call("resync", details);
+      this.inbox.resync({ oldest: String(frame["oldest"]), head: String(frame["head"]) });
+      // This connection goes on at the head. The next one begins where this agent has ended.
+      return this.#drop();
     }
     if (this.inbox.isFull) this.#drop();
   }
@@ -98,7 +98,6 @@ async function holders(http: Http, agentId: string): Promise<readonly string[]> 
 export async function readByPoll(
   parts: AgentParts,
   inbox: Inbox,
-  hooks: HookCaller,
   signal: AbortSignal,
 ): Promise<void> {
   const path = `/agents/${parts.agentId}/messages/poll`;
@@ -113,8 +112,9 @@ export async function readByPoll(
     } catch (error) {
       if (error instanceof Closed) break;
       if (error instanceof CursorExpired) {
-        cursor = String(error.params["head"]);
-        hooks.call("resync", { oldest: String(error.params["oldest"]), head: cursor });
+        const { oldest, head } = error.params;
+        inbox.resync({ oldest: String(oldest), head: String(head) });
+        cursor = undefined;
       } else if (!(error instanceof BlindpipeError && error.retryable)) {
         throw error;
       }
@@ -133,17 +133,19 @@ async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise
 export interface Delivered {
   readonly parts: AgentParts;
   readonly processor: Processor;
+  /** A process that serves deliveries may be frozen between them. */
+  readonly save: () => Promise<void>;
 }
 
 /** A receiver: genuine deliveries are answered 200 once their handler has ended. */
 export function receiver(
-  secret: string,
+  secrets: WebhookSecrets,
   started: () => Promise<Delivered>,
   logger: Logger,
 ): WebhookHandler {
   return async (request) => {
     const body = new Uint8Array(await request.arrayBuffer());
-    if (!(await verifyDelivery(secret, request.headers, body))) {
+    if (!(await verifyDelivery(secrets, request.headers, body))) {
       return new Response("not genuine", { status: 401 });
     }
     const delivery = readDelivery(body);
@@ -181,10 +183,11 @@ async function deliverNow(
   started: () => Promise<Delivered>,
   signal: AbortSignal,
 ): Promise<void> {
-  const { parts, processor } = await started();
+  const { parts, processor, save } = await started();
   if (event.event === "artifact_response") {
     parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
   }
   await parts.session.observe(event);
   await processor.process(event, parts, false, signal);
+  await save();
 }

@@ -27,6 +27,7 @@ export type KeyBackup = Schemas["KeyBackup"];
 export type RequestedUpload = Schemas["RequestedUpload"];
 export type ConfirmedUpload = Schemas["ConfirmedUpload"];
 export type Grant = Schemas["Grant"];
+export type AgentInstance = Schemas["AgentInstance"];
 
 /** A durable event, the same on every transport. */
 export interface EventObject {

@@ -108,11 +108,21 @@ export async function sealBackup(
   return base64(concat(u8(1), nonce, sealed));
 }
 
-/**
- * Opens one half. A wrong password and a key that does not give the public one are one error,
- * `bad_ciphertext`.
- */
+/** Opens one half. Every failure is `wrong_key`, as for a wrong password. */
 export async function openBackup(
+  role: Role,
+  kek: Uint8Array,
+  place: BackupPlace,
+  backup: string,
+): Promise<BackedUpKey[]> {
+  try {
+    return await openHalf(role, kek, place, backup);
+  } catch (error) {
+    throw error instanceof DecryptError ? new DecryptError("wrong_key") : error;
+  }
+}
+
+async function openHalf(
   role: Role,
   kek: Uint8Array,
   place: BackupPlace,
@@ -129,7 +139,7 @@ export async function openBackup(
   const derived = await publicHalf(role === "a" ? "X25519" : "Ed25519", own.secret);
   const expected = role === "a" ? place.keys.publicKey : place.keys.signingPublicKey;
   if (!equal(derived, expected) || !equal(own.keyId, await keyId(place.keys))) {
-    throw new DecryptError("bad_ciphertext");
+    throw new DecryptError("wrong_key");
   }
   return keys;
 }

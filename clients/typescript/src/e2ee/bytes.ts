@@ -163,6 +163,15 @@ export function idBytes(text: string): Bytes {
   return bytes;
 }
 
+/** Whether this is the text of a ULID or UUID. */
+export function isId(text: string): boolean {
+  try {
+    return idBytes(text).length === 16;
+  } catch {
+    return false;
+  }
+}
+
 export function ulid(bytes: Uint8Array): string {
   let number = BigInt(`0x${hex(bytes)}`);
   let text = "";

@@ -1,5 +1,5 @@
 /** A conversation as this client may believe it: events go in, decisions come out. */
-import { type Bytes, equal, fromBase64, hex, idBytes, isZero } from "./bytes.js";
+import { type Bytes, equal, fromBase64, hex, idBytes, isId, isZero } from "./bytes.js";
 import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
 import type { EpochSecret } from "./epoch.js";
@@ -399,14 +399,6 @@ function isStale(me: Principal, incoming: Incoming, time: number, now: number): 
 function sameBytes(one: string, other: string): boolean {
   try {
     return equal(fromBase64(one), fromBase64(other));
-  } catch {
-    return false;
-  }
-}
-
-function isId(text: string): boolean {
-  try {
-    return idBytes(text).length === 16;
   } catch {
     return false;
   }
