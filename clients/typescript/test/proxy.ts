@@ -24,7 +24,7 @@ export type Fault = number | "cut" | null;
 const HOP_BY_HOP = new Set(["connection", "content-length", "content-encoding", "transfer-encoding", "keep-alive"]);
 
 export class Proxy {
-  /** What befalls the next requests, in their order. */
+  /** The faults of the next requests, in their order. */
   faults: Fault[] = [];
   /** Changes an answer; `undefined` leaves it. It may answer in the node's place: see `before`. */
   onAnswer: (request: Request, answer: Answer) => Answer | undefined = () => undefined;

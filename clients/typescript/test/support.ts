@@ -104,7 +104,7 @@ export async function until<T>(look: () => T | Promise<T>, ms = 10_000): Promise
   throw new Error("it did not come");
 }
 
-/** What a conversation says, oldest first; the reason of what does not open. */
+/** The texts of a conversation, oldest first; the reason where one does not open. */
 export async function texts(conversation: Conversation): Promise<unknown[]> {
   const all: unknown[] = [];
   for await (const { opened, fault } of conversation.history()) {

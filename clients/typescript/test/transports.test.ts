@@ -1,4 +1,4 @@
-// The same agent by socket, poll and webhook; clear text; standby.
+// An agent by socket, poll and webhook; clear text; standby.
 import assert from "node:assert/strict";
 import { createHmac } from "node:crypto";
 import { createServer, type Server } from "node:http";

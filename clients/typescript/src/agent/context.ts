@@ -1,4 +1,4 @@
-/** What a handler gets. */
+/** The context that a handler gets. */
 import type { JsonObject } from "../e2ee/content.js";
 import type { FileContent } from "../e2ee/file.js";
 import { UsageError } from "../e2ee/errors.js";
@@ -247,7 +247,7 @@ export class DeferredStream {
     else this.#written += part;
   }
 
-  /** One durable, signed message: the text written, or another content. */
+  /** Sends a durable, signed message: the text written, or another content. */
   async end(content?: JsonObject): Promise<Sent> {
     const stream = await this.opening;
     return stream.end(content);

@@ -8,7 +8,7 @@ import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
 
-const DEFAULT_CONCURRENCY = 8;
+const DEFAULT_CONCURRENT_CONVERSATIONS = 8;
 const ACK_INTERVAL_MS = 200;
 const STOP_GRACE_MS = 25_000;
 const MAX_PENDING_EVENTS = 2_000;
@@ -44,7 +44,7 @@ export class Inbox {
 
   constructor(private readonly setup: InboxParts) {
     this.#dispatcher = new Dispatcher({
-      concurrency: setup.options.concurrency ?? DEFAULT_CONCURRENCY,
+      concurrency: setup.options.concurrency ?? DEFAULT_CONCURRENT_CONVERSATIONS,
       handle: (event) => this.#handle(event),
       onProgress: (cursor) => this.#progress(cursor),
     });

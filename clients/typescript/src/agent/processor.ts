@@ -1,4 +1,4 @@
-/** One event: opened, given to its handlers, and judged. */
+/** Opens an event, and gives it to its handlers. */
 import { equal, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
@@ -14,7 +14,7 @@ import type { AgentParts } from "./parts.js";
 export type Handler = (context: Context) => unknown;
 export type Middleware = (context: Context, next: () => Promise<void>) => unknown;
 
-/** What a developer has registered. */
+/** The handlers and the middleware that a developer has registered. */
 export class Handlers {
   readonly #byEvent = new Map<string, Handler[]>();
   readonly #byTag = new Map<string, Handler>();
@@ -66,7 +66,7 @@ export class Processor {
     private readonly hooks: HookCaller,
   ) {}
 
-  /** Runs the handlers of an event once. What does not open is told to a hook, and is handled. */
+  /** Runs the handlers of an event once. A message that does not open is told to a hook, and counts as handled. */
   async process(
     event: EventObject,
     parts: AgentParts,

@@ -15,7 +15,7 @@ import type { AgentParts } from "./parts.js";
 import { type PinStore, filePins } from "./pin-store.js";
 import { ToolCalls } from "./tool-calls.js";
 
-/** What a started agent holds. */
+/** A started agent. */
 export interface Running {
   readonly parts: AgentParts;
   readonly pins: Pins;

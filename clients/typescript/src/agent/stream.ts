@@ -102,7 +102,7 @@ export class MessageStream {
     });
   }
 
-  /** One durable, signed message. */
+  /** Sends the durable, signed message. */
   async end(content: JsonObject = { type: "text", text: this.#text }): Promise<Sent> {
     this.#isEnded = true;
     const { outbox, socket } = this.parts;

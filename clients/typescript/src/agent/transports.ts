@@ -12,7 +12,7 @@ import type { Processor } from "./processor.js";
 import { type WebhookHandler, type WebhookSecrets, readDelivery, verifyDelivery } from "./webhook.js";
 
 const POLL_WAIT_S = 25;
-const POLL_LIMIT = 100;
+const POLL_PAGE_EVENTS = 100;
 const WEBHOOK_DEADLINE_MS = 9_000;
 const WEBHOOK_RETRY_S = 5;
 
@@ -104,7 +104,7 @@ export async function readByPoll(
   let cursor: string | undefined;
   while (!signal.aborted) {
     try {
-      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_LIMIT };
+      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_PAGE_EVENTS };
       const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
       for (const event of page.data) inbox.take(event, false);
       await inbox.settled();
@@ -129,7 +129,7 @@ async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise
   await http.data({ method: "POST", path: `/agents/${agentId}/ack`, body, repeatable: true });
 }
 
-/** What a delivery needs of its agent. */
+/** The parts of an agent that a delivery needs. */
 export interface Delivered {
   readonly parts: AgentParts;
   readonly processor: Processor;

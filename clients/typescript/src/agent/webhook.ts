@@ -76,7 +76,7 @@ interface NodeResponse {
   end(body?: string): unknown;
 }
 
-/** The same handler for `node:http` and what is built on it. */
+/** Adapts a handler to `node:http` and to the frameworks on top of it. */
 export function toNode(
   handler: WebhookHandler,
 ): (request: NodeRequest, response: NodeResponse) => Promise<void> {

@@ -116,7 +116,7 @@ export class Client {
     await http.data({ method: "POST", path: "/auth/send-code", body, isPublic: true });
   }
 
-  /** What this device has learned about others' keys; `store()` gives what to keep for ever. */
+  /** The keys of others that this device has learned. Keep what `store()` gives, for ever. */
   get pins(): Pins {
     const { trust, pins } = this.options;
     return (this.#pins ??= new Pins(this.self, trust, [], pins ?? null));
@@ -232,7 +232,7 @@ export class Client {
     this.session.reconsider(principal);
   }
 
-  /** What agents are allowed, or ask for. */
+  /** The scopes that agents hold or ask for. */
   async *grants(): AsyncGenerator<Grant> {
     yield* this.account.http.pages<Grant>("/grants");
   }

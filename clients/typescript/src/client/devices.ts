@@ -21,7 +21,7 @@ import {
 import type { KeyBackup, StoredDevice } from "../core/types.js";
 import type { Account } from "./account.js";
 
-/** What this device holds. */
+/** The keys that this device holds. */
 export interface DeviceKeys {
   readonly signer: KeyPair;
   readonly opening: readonly OpeningKeys[];

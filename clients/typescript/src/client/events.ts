@@ -1,4 +1,4 @@
-/** What comes over a person's socket, opened and in order. */
+/** Events of a person's socket, opened and in order. */
 import { DecryptError } from "../e2ee/errors.js";
 import { Kind } from "../e2ee/context.js";
 import type { Principal } from "../e2ee/keys.js";
@@ -12,7 +12,7 @@ import type { Frame } from "../transport/socket.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
 import { type ConsentKeeper, type ToolRequest, openToolRequest } from "./tool-requests.js";
 
-/** What `events()` yields. */
+/** An event that `events()` yields. */
 export type ClientEvent =
   | { readonly type: "message"; readonly event: EventObject; readonly conversation: Conversation } & ReceivedMessage
   | { readonly type: "tool_request"; readonly event: EventObject; readonly request: ToolRequest }

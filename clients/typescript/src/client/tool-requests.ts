@@ -39,7 +39,7 @@ export class ConsentKeeper {
     }
   }
 
-  /** One save after the other, so that an older state replaces no newer one. */
+  /** Saves follow each other, so that an older state replaces no newer one. */
   async save(): Promise<void> {
     const consents = await this.load();
     const { store } = this;
@@ -72,7 +72,7 @@ export class ToolRequest {
   }
 
   /**
-   * What this device's own table of tools and its own records allow. The server's word can only
+   * Decides by this device's own table of tools and its own records. The server's word can only
    * raise the sensitivity.
    */
   async decide(): Promise<Decision> {

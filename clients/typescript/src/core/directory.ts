@@ -51,7 +51,7 @@ export interface Recipient {
   readonly keys: readonly DirectoryKey[];
 }
 
-const PAGE_MEMBERS = 100;
+const RECIPIENTS_PAGE_MEMBERS = 100;
 
 export class Directory {
   constructor(
@@ -66,7 +66,7 @@ export class Directory {
     const found: Recipient[] = [];
     let cursor: string | undefined;
     do {
-      const page = await this.#page(conversationId, { limit: PAGE_MEMBERS, cursor });
+      const page = await this.#page(conversationId, { limit: RECIPIENTS_PAGE_MEMBERS, cursor });
       for (const shown of page.members) {
         const principal: Principal = { type: shown.principal_type, id: shown.principal_id };
         await this.#pin(principal, shown.devices);

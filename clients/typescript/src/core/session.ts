@@ -1,4 +1,4 @@
-/** One principal's conversations: what it can open, and what it may seal with. */
+/** The conversations of a principal: the secrets that open, and those that may seal. */
 import { type Bytes, base64, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
@@ -16,9 +16,9 @@ import type { Conversation, EventObject, KeyRotation, Member, Message, OwnGroupK
 export interface SessionOptions {
   readonly http: Http;
   readonly self: Principal;
-  /** What signs; null for a principal without keys, which speaks clear. */
+  /** The keys that sign; null for a principal without keys, which speaks clear. */
   readonly signer: KeyPair | null;
-  /** What opens wraps, the signer's own key first. */
+  /** The keys that open wraps, the signer's own first. */
   readonly opening: readonly OpeningKeys[];
   readonly deviceId: string | null;
   readonly pins: Pins;
@@ -32,7 +32,7 @@ export interface SessionOptions {
   readonly onLearned?: (() => void) | undefined;
 }
 
-/** Who said something, as far as it is proven. */
+/** The sender of something, as far as it is proven. */
 export interface OpenedSender extends Principal {
   readonly deviceId: string | null;
   /** An accepted key has signed it. */
@@ -55,11 +55,11 @@ export interface OpenedMessage {
   /** The hash by which an answer names this envelope; null in clear. */
   readonly re: string | null;
   readonly isReplay: boolean;
-  /** What stands beside it when it is shown. */
+  /** Notices that stand beside it when it is shown. */
   readonly notices: readonly Notice[];
 }
 
-/** What is known of a conversation. */
+/** A conversation as far as it is known. */
 export interface Entry {
   readonly room: Room;
   info: Conversation | null;
@@ -311,7 +311,7 @@ export class Session {
     return isId(clientMessageId) && (room?.isRemembered(sender, clientMessageId) ?? false);
   }
 
-  /** What came in clear: nobody's word but the server's. */
+  /** A message that came in clear: it is nobody's word but the server's. */
   clearMessage(message: Message): OpenedMessage {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const proof = { authentic: false, pinned: false, verified: false, member: true };

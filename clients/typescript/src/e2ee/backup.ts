@@ -12,7 +12,7 @@ export interface Argon2Costs {
 }
 
 export const DEFAULT_COSTS: Argon2Costs = { m: 65_536, t: 3, p: 1 };
-const MAX_KEYS = 160;
+const MAX_BACKUP_KEYS = 160;
 const GENERATED_CHARACTERS = 24;
 const MIN_CHOSEN_CHARACTERS = 12;
 
@@ -60,7 +60,7 @@ export function checkProtectionPassword(chosen: string, accountPassword?: string
   }
 }
 
-/** What binds a backup to its place. */
+/** The place that a backup is bound to. */
 export interface BackupPlace {
   readonly userId: string;
   readonly deviceId: string;
@@ -94,7 +94,7 @@ function roleKey(kek: Uint8Array, role: Role): Promise<Bytes> {
   return hkdf(kek, EMPTY, concat(label("backup"), new TextEncoder().encode(role)), 32);
 }
 
-/** One half of a backup. Only vectors give a nonce. */
+/** Seals a half of a backup. Only vectors give a nonce. */
 export async function sealBackup(
   role: Role,
   kek: Uint8Array,
@@ -102,7 +102,7 @@ export async function sealBackup(
   keys: readonly BackedUpKey[],
   nonce: Bytes = random(12),
 ): Promise<string> {
-  if (keys.length < 1 || keys.length > MAX_KEYS) throw new UsageError("a backup has 1 to 160 keys");
+  if (keys.length < 1 || keys.length > MAX_BACKUP_KEYS) throw new UsageError("a backup has 1 to 160 keys");
   const list = concat(u8(keys.length), ...keys.flatMap((key) => [key.keyId, key.secret]));
   const sealed = await gcmSeal(await roleKey(kek, role), nonce, list, backupAad(role, place));
   return base64(concat(u8(1), nonce, sealed));
@@ -146,7 +146,7 @@ async function openHalf(
 
 function readKeys(list: Bytes): BackedUpKey[] {
   const count = list[0] ?? 0;
-  if (count < 1 || count > MAX_KEYS || list.length !== 1 + 48 * count) {
+  if (count < 1 || count > MAX_BACKUP_KEYS || list.length !== 1 + 48 * count) {
     throw new DecryptError("malformed");
   }
   return Array.from({ length: count }, (_, i) => {
@@ -182,7 +182,7 @@ export async function makeBackup(
   const place = { userId, deviceId, keys, costs: DEFAULT_COSTS };
   const kek = await backupKey(password, salt, DEFAULT_COSTS);
   const id = await keyId(keys);
-  const exchange = [{ keyId: id, secret: secret.exchange }, ...earlier].slice(0, MAX_KEYS);
+  const exchange = [{ keyId: id, secret: secret.exchange }, ...earlier].slice(0, MAX_BACKUP_KEYS);
   return {
     backup_a: await sealBackup("a", kek, place, exchange),
     backup_b: await sealBackup("b", kek, place, [{ keyId: id, secret: secret.signingSeed }]),

@@ -55,7 +55,7 @@ export function readU64(bytes: Uint8Array, at: number): number {
   return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(at));
 }
 
-/** u16 length and the bytes. What is too long for its length is not sealed. */
+/** u16 length and the bytes. A value that is too long for its length is not sealed. */
 export function lp(value: string | Uint8Array): Bytes {
   const bytes = typeof value === "string" ? utf8(value) : value;
   if (bytes.length > 0xffff) throw new UsageError("a field is longer than 65,535 bytes");

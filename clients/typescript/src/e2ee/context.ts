@@ -61,7 +61,7 @@ export function contextBytes(place: Place): Bytes {
   }
 }
 
-/** What a response agrees to: this request of this agent, word for word. */
+/** The hash of the request that a response agrees to, word for word. */
 export function requestDigest(
   conversation: Uint8Array,
   agent: Principal,

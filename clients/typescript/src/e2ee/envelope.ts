@@ -219,7 +219,7 @@ function readSlots(envelope: Uint8Array, start: number, count: number): Header["
   return slots;
 }
 
-/** What the caller knows of the secrets and keys that an envelope names. */
+/** An envelope, and the secrets and keys that the caller knows. */
 export interface OpenInput {
   readonly envelope: Bytes;
   readonly place: Place;

@@ -7,7 +7,7 @@ import { hkdf, hkdfKey } from "./primitives.js";
 export const LANE_EVERYONE = 0;
 export const LANE_AGENT = 2;
 
-/** What a wrap holds: the epoch's secret, or the secret of one agent's lane. */
+/** The secret in a wrap: 1 is the epoch's, 2 is that of an agent's lane. */
 export type SecretKind = 1 | 2;
 
 const EVERYONE = u8(LANE_EVERYONE);

@@ -16,7 +16,7 @@ function nonce(index: number, last: boolean): Bytes {
 }
 
 export interface SealedFile {
-  /** What is uploaded. */
+  /** The bytes that are uploaded. */
   readonly ciphertext: Bytes;
   /** The file's key, for the message that names the file. */
   readonly key: Bytes;

@@ -16,7 +16,7 @@ function find(): NodeCrypto | undefined {
 
 const keys = new WeakMap<CryptoKey, KeyObject>();
 
-/** The same key for Node's library; its bytes stay where they are. */
+/** Gives a key to Node's library; its bytes stay where they are. */
 export function nativeKey(library: NodeCrypto, key: CryptoKey): KeyObject {
   let found = keys.get(key);
   if (!found) keys.set(key, (found = library.KeyObject.from(key)));

@@ -142,7 +142,7 @@ export function isSmallOrder(point: Uint8Array): boolean {
   return SMALL_ORDER.has(hex(cleared));
 }
 
-/** What checks signatures under a public key. Most messages come from few keys. */
+/** Checks signatures under a public key. Most messages come from few keys. */
 type Checker = (signature: Uint8Array, text: Uint8Array) => boolean | Promise<boolean>;
 
 const MAX_CHECKERS = 1_000;

@@ -34,7 +34,7 @@ const MAX_MOMENT_MS = 5 * MINUTE_MS;
 export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
 const MAX_REMEMBERED_MESSAGES = 10_000;
 
-/** What a member may read. */
+/** The messages that a member may read. */
 export type Visibility = "all" | "addressed";
 
 /** The highest epoch and time of all newest secrets; people keep them for ever. */
@@ -51,7 +51,7 @@ export interface ServerEpoch {
   readonly messages: number;
 }
 
-/** What this client seals with, or must do first. An agent cannot rotate: it waits. */
+/** The secret to seal with, or the act before it. An agent cannot rotate: it waits. */
 export type Sealing =
   | { readonly with: EpochSecret }
   | { readonly rotate: number }
@@ -84,7 +84,7 @@ export interface Incoming {
   readonly maxAgeMs?: number | undefined;
 }
 
-/** What may be shown, and under which notices. */
+/** Something that may be shown, with its notices. */
 export interface Shown {
   /** Null if it came in clear. */
   readonly opened: Opened | null;
@@ -245,7 +245,7 @@ export class Room {
     return { epoch, sid, rotator, isNewest, notices };
   }
 
-  /** What `me` seals with now. `answered` is the epoch of the message that is answered. */
+  /** Decides how `me` seals now. `answered` is the epoch of the message that is answered. */
   sealing(me: Principal, answered: number | null, now: number): Sealing {
     const rotate = { rotate: this.#server.epoch };
     const otherwise: Sealing = me.type === "user" ? rotate : { wait: true };
@@ -281,7 +281,7 @@ export class Room {
     return clearChosen && mayBeClear ? "clear" : "ask_person";
   }
 
-  /** Who is given what at a rotation, of those whom the server lists. */
+  /** Decides what a key that the server lists is given at a rotation. */
   async give(pins: Pins, to: Principal, key: DirectoryKey): Promise<Given> {
     const member = this.#members?.get(principalName(to));
     if (!member) return { because: "not_member" };

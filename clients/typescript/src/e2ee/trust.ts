@@ -323,7 +323,7 @@ export class Pins {
   }
 }
 
-/** What a verified key introduced is verified, and so on. */
+/** A key that a verified one introduced is verified, and so on. */
 function spread(entry: PrincipalPins, from: string): void {
   const sources = [from];
   for (let source = sources.pop(); source !== undefined; source = sources.pop()) {

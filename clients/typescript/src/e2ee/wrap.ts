@@ -79,7 +79,7 @@ export async function sealWrap(input: WrapInput): Promise<string> {
   return base64(concat(u8(WRAP_VERSION), recipientKeyId, enc, sealed));
 }
 
-/** What a wrap says, once it opens. The signature is judged with the rotator's key. */
+/** A wrap that has opened. The signature is judged with the rotator's key. */
 export interface OpenedWrap {
   readonly secret: EpochSecret;
   readonly epoch: number;

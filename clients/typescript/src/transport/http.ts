@@ -82,7 +82,7 @@ export class Http {
     } while (cursor);
   }
 
-  /** The successful answer itself. The same bytes are sent at every try. */
+  /** The successful answer itself. Every try sends equal bytes. */
   async bytes(call: Call): Promise<Response> {
     const body = call.bytes ?? (call.body === undefined ? undefined : JSON.stringify(call.body));
     const lane = `${call.method} ${routeOf(call.path)}`;
