@@ -1,5 +1,5 @@
-// Runs the tests, or only those named: `npm test -- people agent`. Those against a real cluster start
-// one of their own, if its program is built.
+// Runs the tests, or only those named: `npm test -- people agent`. Tests against a real cluster
+// start one of their own, if its program is built.
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -10,7 +10,7 @@ const root = dirname(dirname(here));
 const program = process.env.BLINDPIPE_DEVCLUSTER ?? join(root, "target/debug/devcluster");
 const dir = process.env.BLINDPIPE_DEV ?? join(root, ".dev/clients-typescript");
 const file = join(dir, "cluster.json");
-/** Tests share an address and make many connections; what people send stays limited, as a test needs. */
+/** Tests share an address and make many connections. Sends of people stay limited for a test. */
 const LIMITS = {
   auth_register_ip: "10000/10min",
   default_ip: "100000/min",
@@ -36,7 +36,9 @@ async function startCluster() {
   // A database of an older schema would stop the start.
   rmSync(dir, { recursive: true, force: true });
   const server = process.env.BLINDPIPE_SERVER ? ["--server", process.env.BLINDPIPE_SERVER] : [];
-  const overrides = Object.entries(LIMITS).map((row) => row.join("=")).join(",");
+  const overrides = Object.entries(LIMITS)
+    .map((row) => row.join("="))
+    .join(",");
   const packages = ["--packages", join(root, ".dev/packages")];
   const child = spawn(program, ["--dir", dir, ...packages, ...server, "--no-demo"], {
     stdio: ["ignore", "ignore", "inherit"],
@@ -69,14 +71,19 @@ if (!existsSync(program)) {
   *  Build it with \`cargo build --workspace\` and run \`npm test\` again.
   ****************************************************************************
 `);
-  process.exitCode = await run(process.execPath, [...options, ...files(all.filter((name) => ALONE.has(name)))], {});
+  process.exitCode = await run(
+    process.execPath,
+    [...options, ...files(all.filter((name) => ALONE.has(name)))],
+    {},
+  );
 } else {
   const child = await startCluster();
   try {
     const { ca_file } = JSON.parse(readFileSync(file, "utf8"));
     const environment = { NODE_EXTRA_CA_CERTS: ca_file, BLINDPIPE_DEV: dir };
     const others = files(all.filter((name) => name !== LAST));
-    const first = others.length > 0 ? await run(process.execPath, [...options, ...others], environment) : 0;
+    const first =
+      others.length > 0 ? await run(process.execPath, [...options, ...others], environment) : 0;
     const last = all.includes(LAST)
       ? await run(process.execPath, [...options, ...files([LAST])], environment)
       : 0;

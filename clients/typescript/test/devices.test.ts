@@ -82,7 +82,9 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
     assert.equal(answer.opened?.content["text"], "heard: me");
     bob.client.confirm(ada.client.self, keyId);
     assert.equal((await newest()).opened?.sender.authentic, true);
-    assert.throws(() => bob.client.confirm(ada.client.self, "00".repeat(16)), { name: "UsageError" });
+    assert.throws(() => bob.client.confirm(ada.client.self, "00".repeat(16)), {
+      name: "UsageError",
+    });
 
     // Compared digits are kept as such, and are the same on both sides.
     const [bobKey] = await stranger.pins.keysOf(bob.client.self);
@@ -95,7 +97,10 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
 
 test("a device that is revoked gets no secret of what follows, at once", async () => {
   const bob = await cluster.user("bob");
-  const conversation = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+  const conversation = await ada.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
   const phone = await signIn("lost-phone");
   const lost = await phone.devices.restore(ada.protectionPassword);
   await conversation.send("both read this");
@@ -117,7 +122,10 @@ test("a device that is revoked gets no secret of what follows, at once", async (
 test("a device goes on with what it kept", async () => {
   const bob = await cluster.user("bob");
   const eve = await cluster.user("eve", { deviceId: "tablet" });
-  const conversation = await eve.client.open({ type: "direct", user_id: bob.client.account.userId });
+  const conversation = await eve.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
   await conversation.send("kept");
   const { signer, opening } = eve.client.session.options;
   // As a browser's database would: keys that no script reads, pins, marks.
@@ -128,7 +136,13 @@ test("a device goes on with what it kept", async () => {
   const { email, password } = eve;
   const url = cluster.nodes[0]!;
   const again = await Client.login({
-    url, email, password, turnstileToken: "dev-pass", deviceId: "tablet", pins, marks,
+    url,
+    email,
+    password,
+    turnstileToken: "dev-pass",
+    deviceId: "tablet",
+    pins,
+    marks,
   });
   assert.throws(() => again.conversation(conversation.id), { name: "KeyUnavailable" });
   again.devices.hold(keys);
@@ -155,7 +169,8 @@ test("a device decides by its own table and records, which outlive it", async ()
   };
   const options = await cluster.agent("sender", user.client, manifest);
   const agent = new Agent(options).on("message", async (ctx) => {
-    if (ctx.text === "ask") return void (await ctx.requestGrant(["notification:send"], { reason: "mail" }));
+    if (ctx.text === "ask")
+      return void (await ctx.requestGrant(["notification:send"], { reason: "mail" }));
     const { status } = await ctx.call({
       tool: "send_email",
       scope: "notification:send",
@@ -211,7 +226,11 @@ test("an agent's link verifies its key", async () => {
   const { data } = (await response.json()) as { data: { keys: { key_id: string }[] } };
   const key_id = data.keys[0]!.key_id;
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId, key_id });
+    const conversation = await ada.client.open({
+      type: "agent",
+      agent_id: options.agentId,
+      key_id,
+    });
     const answer = await answerTo(ada, () => conversation.send("?"));
     assert.equal(answer.opened?.sender.verified, true);
   });

@@ -22,7 +22,10 @@ before(async () => {
 after(() => cluster?.stop());
 
 test("two people in a direct conversation, on two nodes", async () => {
-  const conversation = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+  const conversation = await ada.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
   const events = await collect(
     bob,
     () => conversation.send("Grüße, Bob"),
@@ -42,8 +45,11 @@ async function newest(conversation: Conversation): Promise<ReceivedMessage[]> {
   return all;
 }
 
-test("another device restores the keys and reads everything; it writes with keys of its own", async () => {
-  const conversation = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+test("another device restores the keys, reads everything, and writes with its own", async () => {
+  const conversation = await ada.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
   await conversation.send("for the history");
   const phone = await Client.login({
     url: cluster.nodes[1]!,
@@ -76,7 +82,9 @@ test("an addressed agent reads what names it and nothing else", async () => {
   });
   await running(agent, async () => {
     await group.send("not for machines");
-    const answer = await answerTo(ada, () => group.send("for the agent", { to: [options.agentId] }));
+    const answer = await answerTo(ada, () =>
+      group.send("for the agent", { to: [options.agentId] }),
+    );
     assert.equal(answer.opened?.content["text"], "heard: for the agent");
   });
   assert.deepEqual(heard, ["for the agent"]);
@@ -97,7 +105,10 @@ test("a removed member gets no secret of what follows", async () => {
   await group.send("without Eve");
   const entry = await ada.client.session.load(group.id);
   assert(entry.room.newest!.epoch > before);
-  assert.deepEqual(entry.recipients.map((each) => each.principal.id), [ada.client.account.userId]);
+  assert.deepEqual(
+    entry.recipients.map((each) => each.principal.id),
+    [ada.client.account.userId],
+  );
 });
 
 test("files are sealed before they leave", async () => {
@@ -118,7 +129,7 @@ test("files are sealed before they leave", async () => {
   });
 });
 
-test("clear text goes to somebody without bp1 only by choice, and what comes so is marked", async () => {
+test("clear text goes to somebody without bp1 only by choice, and comes under a mark", async () => {
   const { key: _, ...options } = await cluster.agent("plain", ada.client);
   const agent = new Agent(options).on("message", (ctx) => ctx.reply(`plain: ${ctx.text}`));
   await running(agent, async () => {
@@ -128,6 +139,9 @@ test("clear text goes to somebody without bp1 only by choice, and what comes so 
     const answer = await answerTo(ada, () => conversation.send("hello"));
     assert.equal(answer.opened?.content["text"], "plain: hello");
     assert.equal(answer.opened?.encrypted, false);
-    assert.deepEqual(answer.opened?.notices.map(({ kind }) => kind), ["not_encrypted"]);
+    assert.deepEqual(
+      answer.opened?.notices.map(({ kind }) => kind),
+      ["not_encrypted"],
+    );
   });
 });

@@ -1,4 +1,4 @@
-// A proxy before a node, for HTTP and WebSocket: it may lose, change, repeat and invent what passes.
+// A proxy before a node, for HTTP and WebSocket: it may lose, change, repeat and invent things.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { WebSocket, WebSocketServer } from "ws";
@@ -21,7 +21,13 @@ export interface Answer {
 /** `cut` passes the request on and loses its answer. A number is answered in the node's place. */
 export type Fault = number | "cut" | null;
 
-const HOP_BY_HOP = new Set(["connection", "content-length", "content-encoding", "transfer-encoding", "keep-alive"]);
+const HOP_BY_HOP = new Set([
+  "connection",
+  "content-length",
+  "content-encoding",
+  "transfer-encoding",
+  "keep-alive",
+]);
 
 export class Proxy {
   /** The faults of the next requests, in their order. */
@@ -42,7 +48,9 @@ export class Proxy {
       this.#pass(request, response).catch(() => response.destroy());
     });
     this.#server.on("upgrade", (request, socket, head) => {
-      this.#sockets.handleUpgrade(request, socket, head, (client) => this.#join(client, request.url!));
+      this.#sockets.handleUpgrade(request, socket, head, (client) =>
+        this.#join(client, request.url!),
+      );
     });
   }
 
@@ -69,7 +77,8 @@ export class Proxy {
     if (invented) return write(response, invented);
     const headers = new Headers();
     for (const [name, value] of Object.entries(incoming.headers)) {
-      if (value !== undefined && name !== "host" && !HOP_BY_HOP.has(name)) headers.set(name, String(value));
+      if (value !== undefined && name !== "host" && !HOP_BY_HOP.has(name))
+        headers.set(name, String(value));
     }
     const given = new AbortController();
     response.once("close", () => given.abort());

@@ -95,7 +95,10 @@ test("a redelivered event says so, and the history knows the answer", async () =
     seen.push([ctx.replayed, await ctx.answered()]);
   });
   await running(again, async () => void (await until(() => seen.length === 2)));
-  assert.deepEqual(seen, [[true, false], [true, true]]);
+  assert.deepEqual(seen, [
+    [true, false],
+    [true, true],
+  ]);
 });
 
 test("without a socket a stream sends its end only", async () => {
@@ -110,7 +113,11 @@ test("without a socket a stream sends its end only", async () => {
     agent,
     async () => {
       const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
-      const events = await collect(ada, () => conversation.send("?"), (all) => all.some(fromAgent));
+      const events = await collect(
+        ada,
+        () => conversation.send("?"),
+        (all) => all.some(fromAgent),
+      );
       assert(!events.some((event) => event.type === "delta"));
       assert.deepEqual(await texts(conversation), ["?", "one two three"]);
     },
@@ -130,7 +137,11 @@ test("typing is shown, and a cancelled stream leaves no message", async () => {
   });
   await running(agent, async () => {
     const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
-    const events = await collect(ada, () => conversation.send("?"), (all) => all.some(fromAgent));
+    const events = await collect(
+      ada,
+      () => conversation.send("?"),
+      (all) => all.some(fromAgent),
+    );
     assert(events.some((event) => event.type === "typing"));
     assert(events.some((event) => event.type === "delta" && event.append === "perhaps"));
     assert.deepEqual(await texts(conversation), ["?", "after all"]);
@@ -157,14 +168,23 @@ test("only what is safe to repeat is repeated", async () => {
     assert.deepEqual(retries, [1, 2, 3, 4]);
     const body = { payload: { type: "text", text: "once" }, client_message_id: newUlid() };
     proxy.faults = ["cut", "cut", 503];
-    const sent = await http.data<{ duplicate: boolean }>({ method: "POST", path, body, repeatable: true });
+    const sent = await http.data<{ duplicate: boolean }>({
+      method: "POST",
+      path,
+      body,
+      repeatable: true,
+    });
     assert.equal(sent.duplicate, true);
     proxy.faults = [502, 502, 502, 502, 502];
     const five = http.data({ method: "GET", path: `/agents/${options.agentId}` });
     await assert.rejects(five, { status: 502, code: "HTTP_502" });
     // Nothing else is repeated.
     proxy.faults = ["cut"];
-    const once = http.data({ method: "POST", path, body: { payload: { type: "text", text: "no id" } } });
+    const once = http.data({
+      method: "POST",
+      path,
+      body: { payload: { type: "text", text: "no id" } },
+    });
     await assert.rejects(once, { name: "ConnectionLost" });
     assert.equal(proxy.faults.length, 0);
   } finally {
@@ -247,7 +267,9 @@ test("a refusal is of the class of its code", async () => {
     await conversation.send("?");
     await until(() => hasBegun);
     const { http } = ada.client.account;
-    for await (const relation of http.pages<{ agent_id: string; relation_id: string }>("/relations")) {
+    for await (const relation of http.pages<{ agent_id: string; relation_id: string }>(
+      "/relations",
+    )) {
       if (relation.agent_id !== options.agentId) continue;
       await http.data({ method: "DELETE", path: `/relations/${relation.relation_id}` });
     }
@@ -258,12 +280,14 @@ test("a refusal is of the class of its code", async () => {
   });
 });
 
-test("a cursor of another epoch is told as `resync`, by socket and poll, and events go on", async () => {
+test("a cursor of another epoch is told as `resync`, and nothing is lost", async () => {
   for (const transport of ["socket", "poll"] as const) {
     const options = await cluster.agent("restored", ada.client);
     const proxy = await Proxy.start(options.url);
     const resyncs: { oldest: string; head: string }[] = [];
-    const hooks = { resync: (details: { oldest: string; head: string }) => void resyncs.push(details) };
+    const hooks = {
+      resync: (details: { oldest: string; head: string }) => void resyncs.push(details),
+    };
     const agent = new Agent({ ...options, url: proxy.url, hooks });
     agent.on("message", (ctx) => ctx.reply(`You said: ${ctx.text}`));
     // The client takes cursors of a database that was since restored: another epoch.
@@ -271,8 +295,14 @@ test("a cursor of another epoch is told as `resync`, by socket and poll, and eve
     proxy.onFrame = (frame) => [frame.cursor ? { ...frame, cursor: foreign(frame.cursor) } : frame];
     proxy.onAnswer = (request, { status, body }) => {
       if (!request.path.includes("/messages/poll?") || status !== 200) return undefined;
-      const data = body.data.map((event: { cursor: string }) => ({ ...event, cursor: foreign(event.cursor) }));
-      return { status, body: { ...body, data, next_cursor: body.next_cursor && foreign(body.next_cursor) } };
+      const data = body.data.map((event: { cursor: string }) => ({
+        ...event,
+        cursor: foreign(event.cursor),
+      }));
+      return {
+        status,
+        body: { ...body, data, next_cursor: body.next_cursor && foreign(body.next_cursor) },
+      };
     };
     await running(
       agent,

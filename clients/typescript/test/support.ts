@@ -96,7 +96,7 @@ export async function stopExample(child: ChildProcess): Promise<number | null> {
 
 /** Waits until something is there. */
 export async function until<T>(look: () => T | Promise<T>, ms = 10_000): Promise<NonNullable<T>> {
-  for (const end = Date.now() + ms; Date.now() < end; ) {
+  for (const end = Date.now() + ms; Date.now() < end;) {
     const found = await look();
     if (found) return found;
     await new Promise((resolve) => setTimeout(resolve, 10));
@@ -114,7 +114,12 @@ export async function texts(conversation: Conversation): Promise<unknown[]> {
 }
 
 /** Calls of an agent without its client. */
-export function asAgent(options: AgentOptions, method: string, path: string, body?: unknown): Promise<Response> {
+export function asAgent(
+  options: AgentOptions,
+  method: string,
+  path: string,
+  body?: unknown,
+): Promise<Response> {
   const init: RequestInit = { method, headers: { authorization: `Bearer ${options.token}` } };
   if (body !== undefined) {
     init.headers = { ...init.headers, "content-type": "application/json" };

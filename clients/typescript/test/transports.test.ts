@@ -53,14 +53,16 @@ test("by poll, and the acknowledgement is the cursor", async () => {
   await running(again, async () => {
     const conversation = await talk(options);
     await conversation.send("three");
-    for (const end = Date.now() + 5_000; replayed.length === 0 && Date.now() < end; ) {
+    for (const end = Date.now() + 5_000; replayed.length === 0 && Date.now() < end;) {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   });
   assert.deepEqual(replayed, ["three"]);
 });
 
-async function listening(handler: Parameters<typeof createServer>[1]): Promise<{ server: Server; url: string }> {
+async function listening(
+  handler: Parameters<typeof createServer>[1],
+): Promise<{ server: Server; url: string }> {
   const server = createServer(handler);
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` };
@@ -91,7 +93,8 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
     await isAnswered(conversation, "first");
     await isAnswered(conversation, "second");
     const texts: unknown[] = [];
-    for await (const message of conversation.history()) texts.unshift(message.opened?.content["text"]);
+    for await (const message of conversation.history())
+      texts.unshift(message.opened?.content["text"]);
     assert.deepEqual(texts, ["first", "You said: first", "second", "You said: second"]);
     const forged = await fetch(url, { method: "POST", body: "{}" });
     assert.equal(forged.status, 401);
@@ -163,7 +166,7 @@ test("clear text is refused unless the developer allows it", async () => {
     });
   await running(refusing, async () => {
     await sendClear("hello");
-    for (const end = Date.now() + 5_000; reasons.length === 0 && Date.now() < end; ) {
+    for (const end = Date.now() + 5_000; reasons.length === 0 && Date.now() < end;) {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
     assert.deepEqual(reasons, ["clear"]);
@@ -171,7 +174,11 @@ test("clear text is refused unless the developer allows it", async () => {
   const allowing = new Agent({ ...options, plaintext: "allow" });
   allowing.on("message", (ctx) => ctx.reply(`You said: ${ctx.text} (${ctx.encrypted})`));
   await running(allowing, async () => {
-    const events = await collect(ada, () => sendClear("again"), (all) => all.some(fromAgent));
+    const events = await collect(
+      ada,
+      () => sendClear("again"),
+      (all) => all.some(fromAgent),
+    );
     const answer = events.find(fromAgent)!;
     assert.equal(answer.message.payload?.["text"], "You said: again (false)");
     // The person never chose clear text here, so it is not shown as said by anybody.
@@ -231,12 +238,16 @@ test("sends beyond the budget wait in their order", async () => {
   const bob = await cluster.user("bob", {
     hooks: { rate_limited: ({ scope }) => void limited.push(scope) },
   });
-  const conversation = await bob.client.open({ type: "direct", user_id: ada.client.account.userId });
+  const conversation = await bob.client.open({
+    type: "direct",
+    user_id: ada.client.account.userId,
+  });
   await conversation.send("0");
   const texts = Array.from({ length: 30 }, (_, i) => String(i + 1));
   await Promise.all(texts.map((text) => conversation.send(text)));
   const stored: string[] = [];
-  for await (const { opened } of conversation.history()) stored.push(String(opened?.content["text"]));
+  for await (const { opened } of conversation.history())
+    stored.push(String(opened?.content["text"]));
   assert.deepEqual(stored.reverse(), ["0", ...texts]);
   assert(limited.includes("user_message_send"));
 });

@@ -117,7 +117,14 @@ export class Agent {
   async #runSocket({ parts }: Running, inbox: Inbox, isStandby: boolean): Promise<void> {
     const closing = new AbortController();
     const { signal } = closing;
-    const reader = new SocketReader(this.#options, this.#hooks, inbox, parts.http, signal, isStandby);
+    const reader = new SocketReader(
+      this.#options,
+      this.#hooks,
+      inbox,
+      parts.http,
+      signal,
+      isStandby,
+    );
     this.#reader = reader;
     const stopped = new Promise<void>((resolve) => {
       if (this.#stopping.signal.aborted) resolve();

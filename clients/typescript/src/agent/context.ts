@@ -173,7 +173,12 @@ export class Context {
     const { parts, origin } = this.#input;
     const requestId = await replyId(parts.agentId, origin, this.#name(options.key));
     const userId = options.user ?? (this.sender?.type === "user" ? this.sender.id : undefined);
-    return parts.toolCalls.call(this.conversation, requestId, { ...options, user: userId }, this.signal);
+    return parts.toolCalls.call(
+      this.conversation,
+      requestId,
+      { ...options, user: userId },
+      this.signal,
+    );
   }
 
   /** A question that may wait for days: its state travels with it, and no process waits. */
@@ -201,7 +206,10 @@ export class Context {
   }
 
   /** The file of this message, or of the content given. */
-  file(content: JsonObject = this.payload): { readonly name: string; bytes(): Promise<Uint8Array> } {
+  file(content: JsonObject = this.payload): {
+    readonly name: string;
+    bytes(): Promise<Uint8Array>;
+  } {
     const file = content as unknown as FileContent;
     if (file.type !== "file") throw new UsageError("this message is no file");
     return { name: file.name, bytes: () => downloadFile(this.#input.parts.http, file) };

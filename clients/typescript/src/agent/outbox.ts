@@ -139,7 +139,8 @@ export class Outbox {
       });
       for (const message of answer.data) {
         const id = message.client_message_id;
-        if (id && equal(idBytes(id), wanted) && (await this.#isOwn(message))) return sentOf(message);
+        if (id && equal(idBytes(id), wanted) && (await this.#isOwn(message)))
+          return sentOf(message);
       }
       if (!answer.nextCursor) return null;
       cursor = answer.nextCursor;
@@ -155,12 +156,16 @@ export class Outbox {
   ): Promise<OpenedMessage | null> {
     let cursor: string | undefined = before;
     for (let page = 0; cursor && page < MAX_HISTORY_PAGES; page++) {
-      const answer: { data: Message[]; nextCursor: string | null } = await this.http.call<Message[]>({
+      const answer: { data: Message[]; nextCursor: string | null } = await this.http.call<
+        Message[]
+      >({
         method: "GET",
         path: `/agents/${this.agentId}/conversations/${conversationId}/messages`,
         query: { direction: "backward", cursor, limit: HISTORY_PAGE_MESSAGES },
       });
-      const message = answer.data.find((each) => equal(idBytes(each.message_id), idBytes(messageId)));
+      const message = answer.data.find((each) =>
+        equal(idBytes(each.message_id), idBytes(messageId)),
+      );
       if (message) return this.#openOwn(message);
       cursor = answer.nextCursor ?? undefined;
     }

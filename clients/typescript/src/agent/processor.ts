@@ -66,7 +66,7 @@ export class Processor {
     private readonly hooks: HookCaller,
   ) {}
 
-  /** Runs the handlers of an event once. A message that does not open is told to a hook, and counts as handled. */
+  /** Runs the handlers once. A message that does not open goes to a hook, and is handled. */
   async process(
     event: EventObject,
     parts: AgentParts,
@@ -123,7 +123,8 @@ export class Processor {
 
 async function originOf(event: EventObject, answered: Answered | null): Promise<Origin> {
   const message = answered?.message;
-  if (!answered?.opened.encrypted || !message?.client_message_id) return eventOrigin(event.event_id);
+  if (!answered?.opened.encrypted || !message?.client_message_id)
+    return eventOrigin(event.event_id);
   const sender = { type: message.sender.type, id: message.sender.id };
   return messageOrigin(message.conversation_id, sender, message.client_message_id);
 }
@@ -137,7 +138,8 @@ async function askedQuestion(answered: Answered, parts: AgentParts): Promise<Jso
   if (!asked || asked.content["type"] !== "question") return null;
   if (asked.re !== null && !isSameHash(opened.content["re"], asked.re)) return null;
   const mayAnswer = asked.content["for"];
-  const isMeant = Array.isArray(mayAnswer) && mayAnswer.some((id) => isSameId(id, opened.sender.id));
+  const isMeant =
+    Array.isArray(mayAnswer) && mayAnswer.some((id) => isSameId(id, opened.sender.id));
   return isMeant ? asked.content : null;
 }
 

@@ -61,7 +61,11 @@ export async function start(
   saver.hold(pins, session);
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
-  return { parts: { agentId, http, session, outbox, toolCalls, socket }, pins, save: () => saver.save() };
+  return {
+    parts: { agentId, http, session, outbox, toolCalls, socket },
+    pins,
+    save: () => saver.save(),
+  };
 }
 
 /** Checks the keys that are held. A key is never replaced in silence. */

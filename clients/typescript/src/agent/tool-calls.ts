@@ -210,4 +210,3 @@ function resultOf(status: string, reason: string | null, content: JsonObject): C
     message: typeof content["message"] === "string" ? content["message"] : null,
   };
 }
-

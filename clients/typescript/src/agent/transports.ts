@@ -9,7 +9,12 @@ import type { Inbox } from "./inbox.js";
 import type { AgentOptions } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
-import { type WebhookHandler, type WebhookSecrets, readDelivery, verifyDelivery } from "./webhook.js";
+import {
+  type WebhookHandler,
+  type WebhookSecrets,
+  readDelivery,
+  verifyDelivery,
+} from "./webhook.js";
 
 const POLL_WAIT_S = 25;
 const POLL_PAGE_EVENTS = 100;

@@ -96,4 +96,3 @@ export function toNode(
     response.end(await answer.text());
   };
 }
-

@@ -108,7 +108,11 @@ export class Client {
 
   /** Mails a code. */
   static async sendCode(
-    options: ClientOptions & { email: string; scene: "register" | "login" | "reset"; turnstileToken: string },
+    options: ClientOptions & {
+      email: string;
+      scene: "register" | "login" | "reset";
+      turnstileToken: string;
+    },
   ): Promise<void> {
     const { email, scene, turnstileToken } = options;
     const body = { email, scene, turnstile_token: turnstileToken };
@@ -167,7 +171,9 @@ export class Client {
       } catch (error) {
         if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;
         // The next send rotates: the server asks for it.
-        this.options.logger?.warn("a conversation has no fresh secret yet", { conversation_id: id });
+        this.options.logger?.warn("a conversation has no fresh secret yet", {
+          conversation_id: id,
+        });
       }
     }
   }
@@ -293,7 +299,9 @@ export class Client {
   async #checkOwnList(): Promise<void> {
     if (!this.#rotator) return;
     await this.session.directory.refresh(this.self).catch((error: unknown) => {
-      this.options.logger?.warn("the list of devices was not read", { name: (error as Error).name });
+      this.options.logger?.warn("the list of devices was not read", {
+        name: (error as Error).name,
+      });
     });
   }
 

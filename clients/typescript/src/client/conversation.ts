@@ -64,12 +64,16 @@ export class Conversation {
     const { sending } = this.parts;
     const before = sending.get(this.id) ?? Promise.resolve();
     const sent = before.then(() => this.#send(content, options));
-    sending.set(this.id, sent.catch(() => {}));
+    sending.set(
+      this.id,
+      sent.catch(() => {}),
+    );
     return sent;
   }
 
   async #send(content: string | JsonObject, options: SendOptions): Promise<Sent> {
-    const body: JsonObject = typeof content === "string" ? { type: "text", text: content } : content;
+    const body: JsonObject =
+      typeof content === "string" ? { type: "text", text: content } : content;
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
     const payload = await this.#payload(body, clientMessageId, options);
@@ -109,7 +113,7 @@ export class Conversation {
     });
   }
 
-  /** Throws `KeyUnavailable` where somebody speaks no `bp1` and the person has not chosen clear text. */
+  /** Throws `KeyUnavailable` where a member speaks no `bp1` and nobody chose clear text. */
   async #isToBeSealed(): Promise<boolean> {
     const { session, clearChosen } = this.parts;
     const { room } = await session.load(this.id);

@@ -81,7 +81,10 @@ export class Devices {
    * which gets keys of its own. Throws `wrong_key` for a wrong password.
    */
   async restore(protectionPassword: string): Promise<DeviceKeys> {
-    const backups = await this.account.http.data<KeyBackup[]>({ method: "GET", path: "/keys/backup" });
+    const backups = await this.account.http.data<KeyBackup[]>({
+      method: "GET",
+      path: "/keys/backup",
+    });
     let fault: unknown = new DecryptError("no_epoch_key");
     for (const backup of backups) {
       try {
@@ -97,10 +100,7 @@ export class Devices {
   async #restoreFrom(backup: KeyBackup, password: string): Promise<DeviceKeys> {
     const restored = await restoreBackup(password, this.account.userId, backup as BackupFields);
     const pair = await importKeys(restored.secret);
-    const earlier = [
-      { keyId: pair.keyId, secret: restored.secret.exchange },
-      ...restored.earlier,
-    ];
+    const earlier = [{ keyId: pair.keyId, secret: restored.secret.exchange }, ...restored.earlier];
     const isOwn = backup.device_id === this.account.deviceId;
     if (isOwn) return this.#hold(restored.secret, restored.earlier);
     return this.#setUp(password, earlier, pair);
@@ -140,7 +140,9 @@ export class Devices {
   async #hold(secret: PrivateKeys, earlier: readonly BackedUpKey[]): Promise<DeviceKeys> {
     const signer = await importKeys(secret);
     const others = earlier.filter((key) => !equal(key.keyId, signer.keyId));
-    const restored = await Promise.all(others.map((key) => importOpeningKey(key.keyId, key.secret)));
+    const restored = await Promise.all(
+      others.map((key) => importOpeningKey(key.keyId, key.secret)),
+    );
     const keys = { signer, opening: [signer, ...restored] };
     this.hold(keys);
     return keys;

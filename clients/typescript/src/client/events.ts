@@ -14,7 +14,11 @@ import { type ConsentKeeper, type ToolRequest, openToolRequest } from "./tool-re
 
 /** An event that `events()` yields. */
 export type ClientEvent =
-  | { readonly type: "message"; readonly event: EventObject; readonly conversation: Conversation } & ReceivedMessage
+  | ({
+      readonly type: "message";
+      readonly event: EventObject;
+      readonly conversation: Conversation;
+    } & ReceivedMessage)
   | { readonly type: "tool_request"; readonly event: EventObject; readonly request: ToolRequest }
   | { readonly type: "event"; readonly event: EventObject }
   /** A piece of a message that an agent is writing. It is shown and never acted on. */
@@ -27,7 +31,12 @@ export type ClientEvent =
       readonly append: string;
       readonly sender: Principal;
     }
-  | { readonly type: "typing"; readonly conversationId: string; readonly sender: Principal; readonly state: string }
+  | {
+      readonly type: "typing";
+      readonly conversationId: string;
+      readonly sender: Principal;
+      readonly state: string;
+    }
   | { readonly type: "caught_up" };
 
 /** Streams that are remembered: the agents of a person have a few each. */
@@ -54,12 +63,14 @@ export class EventReader {
       case "stream.delta":
         return this.#readDelta(frame);
       case "typing":
-        return [{
-          type: "typing",
-          conversationId: String(frame["conversation_id"]),
-          sender: frame["sender"] as Principal,
-          state: String(frame["state"]),
-        }];
+        return [
+          {
+            type: "typing",
+            conversationId: String(frame["conversation_id"]),
+            sender: frame["sender"] as Principal,
+            state: String(frame["state"]),
+          },
+        ];
       case "caught_up":
         return [{ type: "caught_up" }];
       default:

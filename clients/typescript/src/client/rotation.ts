@@ -76,7 +76,9 @@ export class Rotator {
     });
     if (made.epoch !== base + 1) throw new Error("the server numbered the epoch otherwise");
     const { deviceId } = this.session.options;
-    const own = wraps.find((wrap) => isSame(wrap.principal_id, this.self.id) && wrap.device_id === deviceId);
+    const own = wraps.find(
+      (wrap) => isSame(wrap.principal_id, this.self.id) && wrap.device_id === deviceId,
+    );
     if (own) await this.session.rotated(conversationId, entry, made.epoch, own.wrapped_key);
   }
 

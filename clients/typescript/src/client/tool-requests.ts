@@ -80,7 +80,14 @@ export class ToolRequest {
     const conversation = idBytes(this.call.conversation_id);
     const { sensitivity } = this.call;
     const now = Date.now();
-    const decision = this.consents.decide(self, conversation, this.#agent, this.place, sensitivity, now);
+    const decision = this.consents.decide(
+      self,
+      conversation,
+      this.#agent,
+      this.place,
+      sensitivity,
+      now,
+    );
     // The window of a medium tool slides with its use.
     if (decision === "execute") await this.keeper.save();
     return decision;
@@ -118,7 +125,13 @@ export class ToolRequest {
 
   async #respond(status: string, reason: string | null, content: JsonObject): Promise<void> {
     const { request_id, conversation_id } = this.call;
-    const place = { kind: Kind.response, digest: this.digest, requestId: request_id, status, reason };
+    const place = {
+      kind: Kind.response,
+      digest: this.digest,
+      requestId: request_id,
+      status,
+      reason,
+    };
     const payload = await this.session.sealPayload(conversation_id, place, content);
     await this.session.options.http.data({
       method: "POST",

@@ -83,11 +83,13 @@ export class Directory {
     query: Record<string, string | number | undefined>,
   ): Promise<{ members: readonly ShownRecipient[]; next: string | undefined }> {
     const path = `/keys/groups/${conversationId}/recipients`;
-    const answer = await this.http.call<{ members: ShownRecipient[]; next_cursor?: string | null }>({
-      method: "GET",
-      path,
-      query,
-    });
+    const answer = await this.http.call<{ members: ShownRecipient[]; next_cursor?: string | null }>(
+      {
+        method: "GET",
+        path,
+        query,
+      },
+    );
     // The cursor stands beside `data` or in it.
     const next = answer.nextCursor ?? answer.data.next_cursor ?? undefined;
     return { members: answer.data.members, next };

@@ -11,7 +11,14 @@ import type { Notice, Pin, Pins } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
-import type { Conversation, EventObject, KeyRotation, Member, Message, OwnGroupKeys } from "./types.js";
+import type {
+  Conversation,
+  EventObject,
+  KeyRotation,
+  Member,
+  Message,
+  OwnGroupKeys,
+} from "./types.js";
 
 export interface SessionOptions {
   readonly http: Http;
@@ -130,7 +137,9 @@ export class Session {
       entry.info = info;
       this.#serverEpoch(entry, info.epoch, info.rotation_required);
       const members = info.members ?? [];
-      entry.members = new Map(members.map((member) => [principalName(principalOf(member)), member]));
+      entry.members = new Map(
+        members.map((member) => [principalName(principalOf(member)), member]),
+      );
       const shown = members.map((member) => ({
         principal: principalOf(member),
         visibility: member.visibility ?? ("all" as const),

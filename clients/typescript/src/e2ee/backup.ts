@@ -1,5 +1,18 @@
 /** Key backups under a protection password. */
-import { type Bytes, base64, concat, EMPTY, equal, fromBase64, label, lp, random, u32, u8, idBytes } from "./bytes.js";
+import {
+  type Bytes,
+  base64,
+  concat,
+  EMPTY,
+  equal,
+  fromBase64,
+  label,
+  lp,
+  random,
+  u32,
+  u8,
+  idBytes,
+} from "./bytes.js";
 import { DecryptError, UsageError } from "./errors.js";
 import { type PrivateKeys, type PublicKeys, keyId } from "./keys.js";
 import { gcmOpen, gcmSeal, hkdf, publicHalf } from "./primitives.js";
@@ -55,8 +68,13 @@ export function checkProtectionPassword(chosen: string, accountPassword?: string
   if ([...chosen.normalize("NFKC")].length < MIN_CHOSEN_CHARACTERS) {
     throw new UsageError("a protection password has 12 characters or more");
   }
-  if (accountPassword !== undefined && chosen.normalize("NFKC") === accountPassword.normalize("NFKC")) {
-    throw new UsageError("the protection password must not be the account's: the server sees that one");
+  if (
+    accountPassword !== undefined &&
+    chosen.normalize("NFKC") === accountPassword.normalize("NFKC")
+  ) {
+    throw new UsageError(
+      "the protection password must not be the account's: the server sees that one",
+    );
   }
 }
 
@@ -102,7 +120,8 @@ export async function sealBackup(
   keys: readonly BackedUpKey[],
   nonce: Bytes = random(12),
 ): Promise<string> {
-  if (keys.length < 1 || keys.length > MAX_BACKUP_KEYS) throw new UsageError("a backup has 1 to 160 keys");
+  if (keys.length < 1 || keys.length > MAX_BACKUP_KEYS)
+    throw new UsageError("a backup has 1 to 160 keys");
   const list = concat(u8(keys.length), ...keys.flatMap((key) => [key.keyId, key.secret]));
   const sealed = await gcmSeal(await roleKey(kek, role), nonce, list, backupAad(role, place));
   return base64(concat(u8(1), nonce, sealed));
@@ -133,7 +152,12 @@ async function openHalf(
   if (bytes[0] !== 1) throw new DecryptError("unknown_version");
   if (bytes.length < 13 + 16) throw new DecryptError("malformed");
   const key = await roleKey(kek, role);
-  const list = await gcmOpen(key, bytes.subarray(1, 13), bytes.subarray(13), backupAad(role, place));
+  const list = await gcmOpen(
+    key,
+    bytes.subarray(1, 13),
+    bytes.subarray(13),
+    backupAad(role, place),
+  );
   const keys = readKeys(list);
   const own = keys[0]!;
   const derived = await publicHalf(role === "a" ? "X25519" : "Ed25519", own.secret);
@@ -166,7 +190,7 @@ export interface BackupFields {
   readonly device_id: string;
 }
 
-/** A whole backup, under a salt of its own. `earlier` are X25519 keys that this device holds besides. */
+/** A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds. */
 export async function makeBackup(
   password: string,
   userId: string,

@@ -76,9 +76,11 @@ export function hex(bytes: Uint8Array): string {
 }
 
 export function fromHex(text: string): Bytes {
-  if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) throw new UsageError("not hexadecimal");
+  if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text))
+    throw new UsageError("not hexadecimal");
   const bytes = new Uint8Array(text.length / 2);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = Number.parseInt(text.slice(2 * i, 2 * i + 2), 16);
+  for (let i = 0; i < bytes.length; i++)
+    bytes[i] = Number.parseInt(text.slice(2 * i, 2 * i + 2), 16);
   return bytes;
 }
 
@@ -101,7 +103,10 @@ export function fromBase64(text: string): Bytes {
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
   // The bits behind the last byte must be zero, or two texts would be one envelope.
-  if (text.endsWith("=") && base64(bytes.subarray(bytes.length - (bytes.length % 3))) !== text.slice(-4)) {
+  if (
+    text.endsWith("=") &&
+    base64(bytes.subarray(bytes.length - (bytes.length % 3))) !== text.slice(-4)
+  ) {
     throw new DecryptError("malformed");
   }
   return bytes;
@@ -144,10 +149,13 @@ for (const [value, digit] of [...CROCKFORD].entries()) {
 
 /** The 16 bytes of a ULID or UUID, in any of their spellings. */
 export function idBytes(text: string): Bytes {
-  if (/^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)) {
+  if (
+    /^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)
+  ) {
     return fromHex(text.replaceAll("-", ""));
   }
-  if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text)) throw new UsageError("not an id");
+  if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text))
+    throw new UsageError("not an id");
   const bytes = new Uint8Array(16);
   // 26 digits of 5 bits are 130 bits; the first two are zero.
   let bits = 0;

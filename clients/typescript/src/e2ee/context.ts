@@ -68,5 +68,11 @@ export function requestDigest(
   place: RequestPlace,
   content: Uint8Array,
 ): Promise<Bytes> {
-  return sha256(label("request"), conversation, principalBytes(agent), contextBytes(place), content);
+  return sha256(
+    label("request"),
+    conversation,
+    principalBytes(agent),
+    contextBytes(place),
+    content,
+  );
 }

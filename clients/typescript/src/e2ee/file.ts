@@ -90,4 +90,3 @@ export function fileKey(content: Pick<FileContent, "key">): Bytes {
   if (key.length !== 32) throw new DecryptError("malformed");
   return key;
 }
-

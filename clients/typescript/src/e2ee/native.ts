@@ -1,6 +1,6 @@
 /**
- * Node's own library. It gives the same bytes as WebCrypto at once, where WebCrypto hands every call
- * to a thread: for a message of a few hundred bytes that is most of the time.
+ * Node's own library. It gives the bytes of WebCrypto at once, where WebCrypto hands every call to a
+ * thread: for a message of a few hundred bytes that is most of the time.
  */
 import type { KeyObject } from "node:crypto";
 
@@ -10,7 +10,8 @@ type NodeCrypto = typeof import("node:crypto");
 export const native: NodeCrypto | undefined = find();
 
 function find(): NodeCrypto | undefined {
-  if (typeof process === "undefined" || "Deno" in globalThis || "Bun" in globalThis) return undefined;
+  if (typeof process === "undefined" || "Deno" in globalThis || "Bun" in globalThis)
+    return undefined;
   return process.getBuiltinModule?.("node:crypto");
 }
 

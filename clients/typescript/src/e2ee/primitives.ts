@@ -1,4 +1,4 @@
-/** The primitives, by the names of the scheme: WebCrypto, and in Node its own library for short texts. */
+/** The primitives, by the names of the scheme: WebCrypto, and Node's own library for short texts. */
 import { type Bytes, EMPTY, concat, fromHex, hex } from "./bytes.js";
 import { DecryptError } from "./errors.js";
 import { Recent, native, nativeKey } from "./native.js";
@@ -71,7 +71,8 @@ export async function gcmOpen(
   aad: Uint8Array = EMPTY,
 ): Promise<Bytes> {
   if (ciphertext.length < TAG_BYTES) throw new DecryptError("bad_ciphertext");
-  if (native && ciphertext.length <= MAX_INLINE_BYTES) return openInline(native, key, nonce, ciphertext, aad);
+  if (native && ciphertext.length <= MAX_INLINE_BYTES)
+    return openInline(native, key, nonce, ciphertext, aad);
   const imported = await subtle.importKey("raw", key as Bytes, "AES-GCM", false, ["decrypt"]);
   const parameters = { name: "AES-GCM", iv: nonce as Bytes, additionalData: aad as Bytes };
   try {

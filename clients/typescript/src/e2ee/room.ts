@@ -53,9 +53,7 @@ export interface ServerEpoch {
 
 /** The secret to seal with, or the act before it. An agent cannot rotate: it waits. */
 export type Sealing =
-  | { readonly with: EpochSecret }
-  | { readonly rotate: number }
-  | { readonly wait: true };
+  { readonly with: EpochSecret } | { readonly rotate: number } | { readonly wait: true };
 
 /** `ask_person`: somebody here does not speak `bp1`, and nobody chose to write in clear. */
 export type Writing = "encrypted" | "clear" | "ask_person";
@@ -275,7 +273,8 @@ export class Room {
   writing(pins: Pins, clearChosen: boolean): Writing {
     const self = principalName(pins.me);
     const others = [...(this.#members ?? [])].filter(([name]) => name !== self);
-    const doAllSpeak = this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
+    const doAllSpeak =
+      this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
     if (this.#wasEncrypted || this.#server.epoch > 0 || doAllSpeak) return "encrypted";
     const mayBeClear = pins.me.type === "user" || this.allowsClear;
     return clearChosen && mayBeClear ? "clear" : "ask_person";

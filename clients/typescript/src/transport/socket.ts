@@ -99,7 +99,9 @@ export class Socket {
     }
     this.#current = socket;
     const closed = deferred<Ending>();
-    const watch = new Liveness(socket, () => closed.resolve({ code: CLOSE_CODE_DEAD, afterMs: null }));
+    const watch = new Liveness(socket, () =>
+      closed.resolve({ code: CLOSE_CODE_DEAD, afterMs: null }),
+    );
     const stop = (): void => socket.close(1000);
     signal.addEventListener("abort", stop, { once: true });
     let afterMs: number | null = null;
@@ -158,7 +160,11 @@ export class Socket {
     if (!waiting) return;
     this.#answers.delete(String(frame["ref"]));
     if (frame.type !== "error") return waiting.resolve(frame);
-    const error = frame["error"] as { code: string; message: string; params: Record<string, unknown> };
+    const error = frame["error"] as {
+      code: string;
+      message: string;
+      params: Record<string, unknown>;
+    };
     waiting.reject(makeError(error.code, 0, error.message, error.params, null));
   }
 
