@@ -20,6 +20,7 @@ const LIMITS = {
   ws_connect_ip: "100000/min",
   keys_lookup: "100000/min",
   conversation_open: "10000/h",
+  group_agent_instance: "1000/min",
   user_messages_list: "100000/min",
   agent_conversation_message_send: "1000/s",
 };

@@ -45,13 +45,13 @@ export class SocketReader {
       renew: async () => false,
       holders: () => holders(http, options.agentId),
       onReady: (frame) => this.#begin(frame),
-      onFrame: (frame) => this.#take(frame),
+      onFrame: (frame, length) => this.#take(frame, length),
       signal,
     });
   }
 
   async #auth(): Promise<Frame> {
-    await this.inbox.room();
+    await this.inbox.load.room();
     const { agentId, token } = this.options;
     const { received } = this.inbox;
     const resume = received && !this.isStandby ? { resume: received } : {};
@@ -65,15 +65,17 @@ export class SocketReader {
     this.inbox.flushAck();
   }
 
-  #take(frame: Frame): void {
+  #take(frame: Frame, length: number): void {
     if (this.#isDropped) return;
-    if (frame.type === "event") this.inbox.take(frame as unknown as EventObject, this.isStandby);
+    if (frame.type === "event") {
+      this.inbox.take(frame as unknown as EventObject, length, this.isStandby);
+    }
     if (frame.type === "resync_required") {
       this.inbox.resync({ oldest: String(frame["oldest"]), head: String(frame["head"]) });
       // This connection goes on at the head. The next one begins where this agent has ended.
       return this.#drop();
     }
-    if (this.inbox.isFull) this.#drop();
+    if (this.inbox.load.isFull) this.#drop();
   }
 
   #drop(): void {
@@ -111,7 +113,8 @@ export async function readByPoll(
     try {
       const query = { cursor, wait: POLL_WAIT_S, limit: POLL_PAGE_EVENTS };
       const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
-      for (const event of page.data) inbox.take(event, false);
+      // A page is 4 MB at most, and the next one is read when this one is handled.
+      for (const event of page.data) inbox.take(event, 0, false);
       await inbox.settled();
       cursor = inbox.ackable ?? cursor ?? page.nextCursor ?? undefined;
     } catch (error) {

@@ -314,22 +314,22 @@ export class Client {
       webSocket: this.options.webSocket ?? defaultWebSocket,
       hooks: this.#hooks,
       auth: async () => {
-        await queue.room();
+        await queue.load.room();
         const access_token = await this.account.token();
         return { type: "auth", access_token, ...(received ? { resume: received } : {}) };
       },
       renew: () => this.account.renew(),
       holders: () => this.devices.online(),
       onReady: () => (isDropped = false),
-      onFrame: (frame) => {
+      onFrame: (frame, length) => {
         if (isDropped) return;
         if (frame.type === "event") received = String(frame["cursor"]);
         if (frame.type === "resync_required") {
           received = String(frame["head"]);
           this.#hooks.call("resync", { oldest: String(frame["oldest"]), head: received });
         }
-        queue.push(frame);
-        if (!queue.isFull) return;
+        queue.push(frame, length);
+        if (!queue.load.isFull) return;
         isDropped = true;
         socket.drop();
       },

@@ -8,6 +8,7 @@ import type { Session } from "../core/session.js";
 import type { EventObject, Message, ToolCall } from "../core/types.js";
 import { Closed } from "../errors.js";
 import type { HookCaller } from "../hooks.js";
+import { Load } from "../transport/load.js";
 import type { Frame } from "../transport/socket.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
 import { type ConsentKeeper, type ToolRequest, openToolRequest } from "./tool-requests.js";
@@ -143,54 +144,37 @@ export class EventReader {
   }
 }
 
-/** Frames that wait in the client; the rest of a backlog stays on the server. */
-const MAX_QUEUED_FRAMES = 2_000;
-const RESUME_BELOW_FRAMES = 200;
-
 /** Frames in order, for the caller that asks next. */
 export class FrameQueue implements AsyncIterable<Frame> {
-  #frames: Frame[] = [];
+  #frames: { readonly frame: Frame; readonly length: number }[] = [];
+  readonly load = new Load();
   /** Frames before this one were taken. */
   #at = 0;
   #wake: (() => void) | null = null;
-  #onRoom: (() => void)[] = [];
   #ended: { error: unknown } | null = null;
 
-  get length(): number {
-    return this.#frames.length - this.#at;
-  }
-
-  get isFull(): boolean {
-    return this.length >= MAX_QUEUED_FRAMES;
-  }
-
-  push(frame: Frame): void {
-    this.#frames.push(frame);
+  push(frame: Frame, length: number): void {
+    this.load.add(length);
+    this.#frames.push({ frame, length });
     this.#wake?.();
-  }
-
-  /** Resolves when few enough frames wait. */
-  room(): Promise<void> {
-    if (!this.isFull) return Promise.resolve();
-    return new Promise((resolve) => this.#onRoom.push(resolve));
   }
 
   end(error: unknown): void {
     this.#ended ??= { error };
     this.#wake?.();
-    this.#onRoom.splice(0).forEach((resolve) => resolve());
+    this.load.release();
   }
 
   #shift(): Frame | undefined {
-    const frame = this.#frames[this.#at];
-    if (frame === undefined) return undefined;
+    const next = this.#frames[this.#at];
+    if (next === undefined) return undefined;
     this.#at += 1;
     if (this.#at * 2 > this.#frames.length) {
       this.#frames = this.#frames.slice(this.#at);
       this.#at = 0;
     }
-    if (this.length < RESUME_BELOW_FRAMES) this.#onRoom.splice(0).forEach((resolve) => resolve());
-    return frame;
+    this.load.remove(next.length);
+    return next.frame;
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Frame> {

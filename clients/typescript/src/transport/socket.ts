@@ -39,7 +39,8 @@ export interface SocketOptions {
   readonly renew: () => Promise<boolean>;
   /** The connections or devices that hold the places, for a 4409. */
   readonly holders: () => Promise<readonly string[]>;
-  readonly onFrame: (frame: Frame) => void;
+  /** A frame, with the length of its text. */
+  readonly onFrame: (frame: Frame, length: number) => void;
   /** A new connection begins, before its first event. */
   readonly onReady: (frame: Frame) => void;
   readonly signal: AbortSignal;
@@ -109,9 +110,10 @@ export class Socket {
     socket.onerror = () => {};
     socket.onmessage = (event: { data: unknown }) => {
       watch.heard();
-      const frame = JSON.parse(String(event.data)) as Frame;
+      const text = String(event.data);
+      const frame = JSON.parse(text) as Frame;
       if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
-      this.#take(frame, watch);
+      this.#take(frame, text.length, watch);
     };
     socket.onclose = (event: { code: number }) => closed.resolve({ code: event.code, afterMs });
     const ending = await closed.promise;
@@ -123,7 +125,7 @@ export class Socket {
     return ending;
   }
 
-  #take(frame: Frame, watch: Liveness): void {
+  #take(frame: Frame, length: number, watch: Liveness): void {
     switch (frame.type) {
       case "ready":
         this.#ready = true;
@@ -145,7 +147,7 @@ export class Socket {
         this.#answer(frame);
         return;
     }
-    this.options.onFrame(frame);
+    this.options.onFrame(frame, length);
   }
 
   async #renewAuth(): Promise<void> {
