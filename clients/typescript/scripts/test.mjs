@@ -25,7 +25,7 @@ const LIMITS = {
   agent_conversation_message_send: "1000/s",
 };
 /** Tests that need no server. */
-const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher", "webcrypto"]);
+const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher", "webcrypto", "browser"]);
 
 function run(command, parameters, environment) {
   const options = { stdio: "inherit", env: { ...process.env, ...environment } };
