@@ -60,7 +60,8 @@ const all = readdirSync(join(here, "build/test"))
   .filter((name) => process.argv.length === 2 || process.argv.includes(name));
 const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
 /** A hang is a failure. */
-const options = ["--test", "--test-reporter=spec", "--test-concurrency=3", "--test-timeout=120000"];
+const timeoutMs = process.env.CRASHES ? 900_000 : 120_000;
+const options = ["--test", "--test-reporter=spec", "--test-concurrency=3", `--test-timeout=${timeoutMs}`];
 /** It kills a node that all use. */
 const LAST = "node-death";
 
