@@ -218,7 +218,8 @@ async fn commit_next(
     }
 }
 
-fn again(mut batch: Vec<PendingSend>) -> Vec<PendingSend> {
+/// Marks sends as tried, so that each goes alone.
+pub(super) fn again(mut batch: Vec<PendingSend>) -> Vec<PendingSend> {
     for send in &mut batch {
         // Not counted up: only a conversation that keeps changing may end a send.
         send.attempts = send.attempts.max(1);

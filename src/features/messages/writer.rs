@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     SendRequest, Sent, answer,
     batch::{Batch, PendingSend},
-    contended::ContendedSends,
+    contended::{ContendedSends, again},
     store::{self, Decision},
 };
 use crate::{
@@ -270,6 +270,12 @@ impl WriterShard {
             // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
+                // If it was no lock, a single send may take the time, so each goes alone.
+                let batch = if error.is_lock_timeout() {
+                    batch
+                } else {
+                    again(batch)
+                };
                 self.divert(batch, true).await;
             }
             // Postgres refuses one of them. The others must still commit.

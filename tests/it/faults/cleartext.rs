@@ -16,13 +16,14 @@ use tokio::{
 use crate::support::{Ended, ProcessNode, World, nodes, services, spawn};
 
 /// What production needs besides the settings of a test.
-const PRODUCTION: [(&str, &str); 7] = [
+const PRODUCTION: [(&str, &str); 8] = [
     ("PROFILE", "production"),
     ("PUBLIC_URL", "https://chat.example.org"),
     ("ALLOWED_ORIGINS", "https://chat.example.org"),
     ("RP_ID", "example.org"),
     ("RP_ORIGIN", "https://chat.example.org"),
     ("MAIL_FROM", "Chat <no-reply@example.org>"),
+    ("MAIL_URL", "smtps://mail.example.org"),
     ("TURNSTILE_SECRET", "0x4AAAAAAA"),
 ];
 /// This machine, by an address that is not a loopback address.
@@ -62,6 +63,7 @@ async fn production_refuses_every_host_that_it_would_reach_in_cleartext() {
     for (name, url) in &links {
         let Ended { code, said } = ProcessNode::ends(&world, &with(&[(*name, url.as_str())])).await;
         assert_eq!(code, Some(1), "{name}: {said}");
+        assert!(said.contains(&format!("{name}: {HERE} would")), "{said}");
     }
     assert_eq!(reached.load(Ordering::SeqCst), 0, "nothing was sent");
 }

@@ -20,7 +20,7 @@ async fn a_node_without_its_time_outs_refuses_to_serve() {
     let (_, name) = world.database.rsplit_once('/').expect("a database");
     let set = async |setting: &str, ms: u32| {
         let sql = format!("alter role {SERVING_ROLE} in database {name} set {setting} = {ms}");
-        psql(&world.database, &sql).await;
+        psql(&services().postgres.admin_url(), &sql).await;
     };
     let refuses = async || {
         let Ended { code, said } = ProcessNode::ends(world, &pooled).await;
