@@ -137,12 +137,6 @@ impl Error {
         )
     }
 
-    /// Whether a wait for a lock timed out.
-    pub fn is_lock_timeout(&self) -> bool {
-        let state = self.database().and_then(tokio_postgres::Error::code);
-        state == Some(&tokio_postgres::error::SqlState::LOCK_NOT_AVAILABLE)
-    }
-
     /// Keeps the cause and answers 503, for outcomes that are not known.
     pub fn into_unavailable(self) -> Self {
         let retry_after = Some(Duration::from_secs(1));

@@ -26,8 +26,6 @@ pub enum Plans {
     /// each statement, and so is the life of its idle transactions: their locks hold up other
     /// nodes.
     Pinned,
-    /// Pinned, for the sends that wait for a lock apart from the others.
-    Contended,
     /// Pinned, and a commit does not wait for the disk. It serves state that may be lost with a
     /// crash of Postgres.
     PinnedDeferred,
@@ -38,7 +36,7 @@ impl Plans {
     fn options(self) -> &'static str {
         match self {
             Plans::Free => "",
-            Plans::Pinned | Plans::Contended => {
+            Plans::Pinned => {
                 " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
                  -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
             }
@@ -53,8 +51,7 @@ impl Plans {
     fn timeouts(self, wait: Duration) -> [Duration; 2] {
         match self {
             Plans::Free | Plans::PinnedDeferred => [wait, 5 * wait],
-            Plans::Pinned => [wait / 40, wait / 4],
-            Plans::Contended => [wait / 10, wait / 4],
+            Plans::Pinned => [wait / 10, wait / 4],
         }
     }
 }

@@ -84,8 +84,6 @@ struct Stores {
     db: Db,
     /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
-    /// For the sends that wait for locks, so that the others do not wait with them.
-    contended_db: Db,
     /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
     /// For the jobs, so that they keep neither waiting.
@@ -104,11 +102,12 @@ impl Stores {
         let wait = config.database_timeout.millis();
         let pool = |name: &str, size, plans| Db::new(&config.database_url, name, size, plans, wait);
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
-        // A writer uses one connection of each at a time. With as many to spare, a full pool means
-        // that something holds them.
-        let size = 2 * config.send_writers.0 as usize;
-        let send_db = pool(&format!("{name} send"), size, Plans::Pinned)?;
-        let contended_db = pool(&format!("{name} contended"), size, Plans::Contended)?;
+        let send_db = pool(
+            &format!("{name} send"),
+            // Each writer has one connection, and its contended sends have another.
+            2 * config.send_writers.0 as usize,
+            Plans::Pinned,
+        )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
         let token_db = pool(
@@ -131,7 +130,6 @@ impl Stores {
         Ok(Stores {
             db,
             send_db,
-            contended_db,
             quiet_db,
             jobs_db,
             token_db,

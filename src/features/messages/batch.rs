@@ -117,12 +117,12 @@ impl Batch {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::{super::Draft, *};
     use crate::ids::{AgentId, UserId};
 
     /// A send with an open answer.
-    pub fn waiting(
+    fn waiting(
         sender: Principal,
         conversation: u128,
         key: Option<u128>,

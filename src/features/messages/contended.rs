@@ -15,13 +15,7 @@ use super::{
     store,
     writer::{publish_and_answer, refuse_all, refuse_failed},
 };
-use crate::{
-    db::Db,
-    delivery::Backplane,
-    error::{Code, Error},
-    ids::ConversationId,
-    metrics,
-};
+use crate::{db::Db, delivery::Backplane, error::Error, ids::ConversationId, metrics};
 
 /// The number of sends that may wait for locks. More are refused.
 const MAX_CONTENDED_SENDS: usize = 4096;
@@ -44,14 +38,6 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether the next send of a conversation has been tried before.
-    fn has_failed(&self, conversation: ConversationId) -> bool {
-        let sends = self.sends.get(&conversation);
-        sends
-            .and_then(|sends| sends.first())
-            .is_some_and(|send| send.attempts > 0)
-    }
-
     /// Counts and orders anew what a panic has left behind.
     fn reschedule(&mut self) {
         self.sends.retain(|_, sends| !sends.is_empty());
@@ -110,79 +96,47 @@ impl ContendedSends {
         self.notify.notify_one();
     }
 
-    /// Commits waiting sends until closed: those of several conversations together, and each
-    /// conversation that failed before in its turn.
+    /// Commits waiting sends, one conversation at a time and each in its turn, until closed.
     pub async fn run(&self, db: &Db, backplane: &Backplane) {
         self.waiting.lock().reschedule();
         loop {
-            let Some(mut turn) = self.next() else {
+            let Some((conversation, mut sends)) = self.next() else {
                 if self.waiting.lock().closed {
                     return;
                 }
                 self.notify.notified().await;
                 continue;
             };
-            let taken = turn.sends.len();
-            let mut rest = commit_next(db, backplane, &mut turn.sends).await;
-            rest.append(&mut turn.sends);
-            self.settle(&turn.conversations, rest, taken);
+            let taken = sends.len();
+            let mut rest = commit_next(db, backplane, &mut sends).await;
+            rest.append(&mut sends);
+            self.settle(conversation, rest, taken);
         }
     }
 
-    /// The next turn. New sends of its conversations still wait behind it.
-    fn next(&self) -> Option<Turn> {
+    /// The sends of the next conversation. New ones of it still wait behind them.
+    fn next(&self) -> Option<(ConversationId, Vec<PendingSend>)> {
         let mut waiting = self.waiting.lock();
-        let first = waiting.order.pop_front()?;
-        let mut conversations = vec![first];
-        // A conversation that failed before goes alone, so that its lock holds up no other.
-        if !waiting.has_failed(first) {
-            let (alone, together): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut waiting.order)
-                .into_iter()
-                .partition(|conversation| waiting.has_failed(*conversation));
-            waiting.order = alone;
-            conversations.extend(together);
-        }
-        let mut sends = Vec::new();
-        for conversation in &conversations {
-            if let Some(waiting) = waiting.sends.get_mut(conversation) {
-                sends.append(waiting);
-            }
-        }
-        Some(Turn {
-            conversations,
-            sends,
-        })
+        let conversation = waiting.order.pop_front()?;
+        let sends = waiting.sends.get_mut(&conversation).map(std::mem::take);
+        Some((conversation, sends.unwrap_or_default()))
     }
 
     /// Puts undecided sends back, in front of newer ones. A conversation without any is no longer
     /// contended.
-    fn settle(&self, conversations: &[ConversationId], rest: Vec<PendingSend>, taken: usize) {
+    fn settle(&self, conversation: ConversationId, mut rest: Vec<PendingSend>, taken: usize) {
         let mut waiting = self.waiting.lock();
         waiting.count = waiting.count + rest.len() - taken;
-        let mut undecided: HashMap<ConversationId, Vec<PendingSend>> = HashMap::new();
-        for send in rest {
-            let conversation = send.request.conversation;
-            undecided.entry(conversation).or_default().push(send);
-        }
-        for conversation in conversations {
-            let mut sends = undecided.remove(conversation).unwrap_or_default();
-            sends.extend(waiting.sends.remove(conversation).unwrap_or_default());
-            if !sends.is_empty() {
-                waiting.sends.insert(*conversation, sends);
-                waiting.order.push_back(*conversation);
-            }
+        let newer = waiting.sends.remove(&conversation).unwrap_or_default();
+        rest.extend(newer);
+        if !rest.is_empty() {
+            waiting.sends.insert(conversation, rest);
+            waiting.order.push_back(conversation);
         }
     }
 }
 
-/// Conversations whose sends are tried together.
-struct Turn {
-    conversations: Vec<ConversationId>,
-    /// Their sends; those of a conversation are in order.
-    sends: Vec<PendingSend>,
-}
-
-/// Commits sends of a turn. Returns those that must be tried again.
+/// Commits sends of one conversation. Returns those that must be tried again.
 async fn commit_next(
     db: &Db,
     backplane: &Backplane,
@@ -206,11 +160,6 @@ async fn commit_next(
         }
         // It is tried again as long as its callers wait.
         Err(error) if error.is_out_of_time() => again(batch),
-        // Postgres refuses one of them. The others must still commit.
-        Err(error) if size > 1 && error.code() == Code::InternalError => {
-            error.log_in("messages.send", "the sends are stored one by one");
-            again(batch)
-        }
         Err(error) => {
             refuse_failed(backplane, batch, &error);
             Vec::new()
@@ -218,51 +167,10 @@ async fn commit_next(
     }
 }
 
-/// Marks sends as tried, so that each goes alone.
-pub(super) fn again(mut batch: Vec<PendingSend>) -> Vec<PendingSend> {
+fn again(mut batch: Vec<PendingSend>) -> Vec<PendingSend> {
     for send in &mut batch {
         // Not counted up: only a conversation that keeps changing may end a send.
         send.attempts = send.attempts.max(1);
     }
     batch
-}
-
-#[cfg(test)]
-mod tests {
-    use uuid::Uuid;
-
-    use super::{super::batch::tests::waiting, *};
-    use crate::ids::{Principal, UserId};
-
-    fn send(conversation: u128) -> PendingSend {
-        let user = Principal::User(UserId(Uuid::from_u128(1)));
-        waiting(user, conversation, None, None)
-    }
-
-    /// The conversations of a turn, and its number of sends.
-    fn shown(turn: &Turn) -> (Vec<u128>, usize) {
-        let ids = turn.conversations.iter().map(|id| id.0.as_u128());
-        (ids.collect(), turn.sends.len())
-    }
-
-    #[test]
-    fn a_conversation_that_failed_goes_alone_and_the_others_together() {
-        let contended = ContendedSends::default();
-        contended.add(vec![send(1), send(2), send(1), send(3)]);
-        let turn = contended.next().expect("a turn");
-        assert_eq!(shown(&turn), (vec![1, 2, 3], 4));
-        // A later send of a conversation that is being committed follows it.
-        let mut held = vec![send(2), send(9)];
-        contended.take_followers(&mut held);
-        assert_eq!(held.len(), 1);
-        // The first and the second met a lock; the third is stored.
-        let mut rest = turn.sends;
-        rest.retain(|send| send.request.conversation.0.as_u128() < 3);
-        contended.settle(&turn.conversations, again(rest), 4);
-        contended.add(vec![send(4), send(5)]);
-        let turns: Vec<_> = std::iter::from_fn(|| contended.next()).collect();
-        let turns: Vec<_> = turns.iter().map(shown).collect();
-        assert_eq!(turns, [(vec![1], 2), (vec![2], 2), (vec![4, 5], 2)]);
-        assert_eq!(contended.waiting.lock().count, 6);
-    }
 }

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     SendRequest, Sent, answer,
     batch::{Batch, PendingSend},
-    contended::{ContendedSends, again},
+    contended::ContendedSends,
     store::{self, Decision},
 };
 use crate::{
@@ -36,9 +36,8 @@ const MAX_HELD_SENDS: usize = 1024;
 /// The longest wait for an answer. The outcome is then unknown, not undone. A retry with the same
 /// id reveals it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time after a lock for which a shard looks for locks before each batch. Longer than the life
-/// of a lock whose node has stopped.
-const LOCK_MEMORY: Duration = Duration::from_millis(300);
+/// The time after a lock for which a shard looks for locks before each batch.
+const LOCK_MEMORY: Duration = Duration::from_secs(1);
 /// The number of batches that may leave a send undecided. A conversation changed meanwhile, or a
 /// key was about to expire.
 const MAX_ATTEMPTS: u32 = 5;
@@ -55,9 +54,8 @@ pub struct MessageWriter {
 
 impl MessageWriter {
     /// Spawns `shards` shards. They end once the last clone is dropped and all sends are answered.
-    /// The second pool is for sends that wait for locks; each shard needs a connection of both.
     pub fn start(
-        [db, contended_db]: [&Db; 2],
+        db: &Db,
         backplane: &Backplane,
         random: Random,
         revoked: RevokedCredentials,
@@ -67,16 +65,15 @@ impl MessageWriter {
         let shards = (0..shards).map(|_| {
             let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
             let contended = ContendedSends::default();
-            let (lane, lane_db) = (contended.clone(), contended_db.clone());
-            let (db, backplane) = (db.clone(), backplane.clone());
-            let shard = WriterShard::new(db, backplane.clone(), queue, contended);
+            let (lane, db, backplane) = (contended.clone(), db.clone(), backplane.clone());
+            let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
             let shard = Arc::new(tokio::sync::Mutex::new(shard));
             supervisor::spawn(tasks, "send_writer", move || {
                 let shard = shard.clone();
                 async move { shard.lock().await.run().await }
             });
             supervisor::spawn(tasks, "contended_sends", move || {
-                let (lane, db, backplane) = (lane.clone(), lane_db.clone(), backplane.clone());
+                let (lane, db, backplane) = (lane.clone(), db.clone(), backplane.clone());
                 async move { lane.run(&db, &backplane).await }
             });
             sender
@@ -211,7 +208,7 @@ impl WriterShard {
         let (free, blocked): (Vec<_>, Vec<_>) = sends
             .into_iter()
             .partition(|send| free.contains(&send.request.conversation));
-        // No row explains the wait any more, so it is over, or a key or the statement took long.
+        // No row explains the wait, so it was a key or the statement itself. Each goes alone.
         if held_up && blocked.is_empty() {
             return self.contended.add(free);
         }
@@ -270,12 +267,6 @@ impl WriterShard {
             // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
-                // If it was no lock, a single send may take the time, so each goes alone.
-                let batch = if error.is_lock_timeout() {
-                    batch
-                } else {
-                    again(batch)
-                };
                 self.divert(batch, true).await;
             }
             // Postgres refuses one of them. The others must still commit.

@@ -89,7 +89,7 @@ impl Writers {
         let quiet = work.over(stores.quiet_db.clone());
         let reachability = ReachabilityTracker::start(quiet, workers, stopping);
         let message_writer = MessageWriter::start(
-            [&stores.send_db, &stores.contended_db],
+            &stores.send_db,
             backplane,
             base.random.clone(),
             core.credentials.revoked.clone(),

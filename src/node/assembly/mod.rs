@@ -70,7 +70,6 @@ pub(super) async fn assemble(
     let pools = [
         ("main", &stores.db),
         ("send", &stores.send_db),
-        ("contended", &stores.contended_db),
         ("quiet", &stores.quiet_db),
         ("jobs", &stores.jobs_db),
         ("tokens", &stores.token_db),

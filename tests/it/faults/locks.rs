@@ -1,18 +1,13 @@
 //! Locks and slow statements of others: they hold up only those who need the same rows.
 
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use blindpipe::db::{Db, Plans};
 use futures_util::future::join_all;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::{
-    Answer, Caller, ProcessNode, User, connect, db, nodes, nodes_with, psql, waiting,
-};
+use crate::support::{Answer, ProcessNode, User, connect, db, nodes, nodes_with, psql, waiting};
 
 /// The waits of production.
 const PRODUCTION: (&str, &str) = ("DATABASE_TIMEOUT_MS", "1000");
@@ -114,15 +109,17 @@ async fn the_locks_of_a_frozen_sender_last_a_quarter_of_a_second() {
 
 /// The life of a stopped node's locks: Postgres ends an idle transaction of the send pool.
 const LOCK_LIFE: Duration = Duration::from_millis(250);
-/// The p99 up to which nothing is said about the locks of a stopped node: a batch waits for one for
-/// 25 ms, and other tests run beside.
-const NOISE: Duration = Duration::from_millis(75);
+/// The wait of a batch for a lock (a tenth of `DATABASE_TIMEOUT_MS`). Sends of others that are in
+/// it or behind it wait as well, once for each stop.
+const BATCH_LOCK_WAIT: Duration = Duration::from_millis(100);
+/// The time up to which a p99 says nothing on a busy machine: other tests run beside.
+const NOISE: Duration = Duration::from_millis(150);
 
 /// The p99 of sends that began within `phase`.
 fn p99_within(times: &[(Duration, Duration)], phase: impl Fn(Duration) -> bool) -> Duration {
     let times = times.iter().filter(|(began, _)| phase(*began));
     let mut times = Vec::from_iter(times.map(|(_, took)| *took));
-    assert!(times.len() > 30, "only {} sends", times.len());
+    assert!(times.len() > 50, "only {} sends", times.len());
     p99(&mut times)
 }
 
@@ -135,53 +132,11 @@ async fn sends(user: User, conversation: &str, over: Instant) -> Vec<(Duration, 
     times
 }
 
-/// Sends search tokens to a node that is stopped again and again, until `over`. They make a second
-/// statement, so the node's transactions are open for longer.
-async fn load(sender: Caller, group: &str, over: Instant) {
-    while Instant::now() < over {
-        let path = format!("/conversations/{group}/messages");
-        let body = json!({
-            "payload": { "type": "encrypted" },
-            "search_tokens": ["k3JfQ0lZc2VhcmNoLXRva2Vu"],
-        });
-        // A request to a stopped node waits; only the load counts.
-        tokio::time::timeout(Duration::from_millis(300), sender.post(path, body))
-            .await
-            .ok();
-    }
-}
-
-/// Stops a process five times after a quiet second and a half; the times in which it was stopped.
-async fn stop_again_and_again(node: &ProcessNode, started: Instant) -> Vec<Range<Duration>> {
-    let kill = |signal: &str| {
-        let pid = node.pid().to_string();
-        let sent = std::process::Command::new("kill")
-            .args([signal, &pid])
-            .status();
-        assert!(sent.expect("kill").success());
-    };
-    // Real time, like all of it.
-    tokio::time::sleep(QUIET).await;
-    let mut frozen = Vec::new();
-    for _ in 0..5 {
-        kill("-STOP");
-        let began = started.elapsed();
-        tokio::time::sleep(Duration::from_millis(600)).await;
-        frozen.push(began..started.elapsed());
-        kill("-CONT");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    frozen
-}
-
-/// The time before the first stop.
-const QUIET: Duration = Duration::from_millis(1500);
-
 /// Three nodes write to the same group, so that they wait for each other's locks. A single one is
-/// stopped again and again in mid-load. Members of the group wait for its locks. The p99 of
-/// everybody else at most doubles.
+/// stopped again and again in mid-load. Members of the group wait for its locks, and everybody else
+/// for one batch at the most.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_node_holds_up_its_groups_for_a_quarter_of_a_second_and_hardly_others() {
+async fn a_stopped_node_holds_up_its_groups_for_a_quarter_of_a_second_and_others_for_a_batch() {
     let [a, b] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
     let stopped = ProcessNode::start(&a).await;
     let [alice, bob, carol, dave] = [
@@ -195,38 +150,64 @@ async fn a_stopped_node_holds_up_its_groups_for_a_quarter_of_a_second_and_hardly
         carol.talk_to(&a.agent(&carol, "of carol").await).await,
         dave.talk_to(&a.agent(&dave, "of dave").await).await,
     ];
-    // A round in which other tests took the processors says nothing.
-    let mut faults = Vec::new();
-    for _ in 0..3 {
-        let started = Instant::now();
-        let over = started + Duration::from_secs(5);
-        let (members, others, (), frozen) = tokio::join!(
-            join_all([
-                sends(alice.on(&a), &group, over),
-                sends(bob.on(&b), &group, over)
-            ]),
-            join_all([
-                sends(carol.on(&a), &elsewhere[0], over),
-                sends(dave.on(&b), &elsewhere[1], over)
-            ]),
-            load(alice.at(&stopped.base), &group, over),
-            stop_again_and_again(&stopped, started)
-        );
-        let is_quiet = |began: Duration| began < QUIET;
-        let is_frozen = |began: Duration| frozen.iter().any(|span| span.contains(&began));
-        let p99s = |times: &[(Duration, Duration)]| {
-            [p99_within(times, is_quiet), p99_within(times, is_frozen)]
-        };
-        let [calm, held] = p99s(&members.concat());
-        let [quiet, during] = p99s(&others.concat());
-        if held <= LOCK_LIFE + (2 * calm).max(2 * NOISE) && during <= (2 * quiet).max(NOISE) {
-            return;
+    let started = Instant::now();
+    let over = started + Duration::from_secs(6);
+    let load = async {
+        let sender = alice.at(&stopped.base);
+        while Instant::now() < over {
+            let path = format!("/conversations/{group}/messages");
+            // Search tokens make a second statement, so its transactions are open for longer.
+            let body = json!({ "payload": { "type": "encrypted" }, "search_tokens": ["k3JfQ0lZc2VhcmNoLXRva2Vu"] });
+            // A request to a stopped node waits; only the load counts.
+            tokio::time::timeout(Duration::from_millis(300), sender.post(path, body))
+                .await
+                .ok();
         }
-        faults.push(format!(
-            "members {held:?} after {calm:?}, others {during:?} after {quiet:?}"
-        ));
+    };
+    let stopping = async {
+        let kill = |signal: &str| {
+            let pid = stopped.pid().to_string();
+            let sent = std::process::Command::new("kill")
+                .args([signal, &pid])
+                .status();
+            assert!(sent.expect("kill").success());
+        };
+        // Real time: a quiet two seconds first.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let mut frozen = Vec::new();
+        for _ in 0..5 {
+            kill("-STOP");
+            let began = started.elapsed();
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            frozen.push(began..started.elapsed());
+            kill("-CONT");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        frozen
+    };
+    let (members, others, (), frozen) = tokio::join!(
+        join_all([
+            sends(alice.on(&a), &group, over),
+            sends(bob.on(&b), &group, over)
+        ]),
+        join_all([
+            sends(carol.on(&a), &elsewhere[0], over),
+            sends(dave.on(&b), &elsewhere[1], over)
+        ]),
+        load,
+        stopping
+    );
+    let is_quiet = |began: Duration| began < Duration::from_millis(1900);
+    let is_frozen = |began: Duration| frozen.iter().any(|span| span.contains(&began));
+    for (who, times, wait) in [
+        ("members", members.concat(), LOCK_LIFE),
+        ("others", others.concat(), BATCH_LOCK_WAIT),
+    ] {
+        let quiet = p99_within(&times, is_quiet);
+        let during = p99_within(&times, is_frozen);
+        let most = wait + (2 * quiet).max(NOISE);
+        assert!(during <= most, "{who}: {during:?}, quiet {quiet:?}");
     }
-    panic!("{faults:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
