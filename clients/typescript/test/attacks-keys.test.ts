@@ -5,9 +5,9 @@ import type { AgentOptions } from "@blindpipe/client/agent";
 import { Client, type DeviceKeys } from "@blindpipe/client";
 import * as e2ee from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { Victim, attackedAgent, attackedPerson } from "./attacks.js";
+import { Victim, attackedAgent, attackedPerson, changed, shown } from "./attacks.js";
 import { Proxy, type Request, type Value } from "./proxy.js";
-import { answerTo, texts, until } from "./support.js";
+import { answerTo, collect, texts, until } from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -64,9 +64,9 @@ function inject(
 const isSent = ({ method, path }: Request): boolean => method === "POST" && path.endsWith("/messages");
 
 test("a recipient who is no member as shown is given nothing, and that is said", async () => {
-  const { shown } = await ownDevice();
+  const { shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
-    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [shown] };
+    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [device] };
     const wraps = inject(
       proxy,
       (recipients) => recipients.push(member),
@@ -84,12 +84,12 @@ test("a recipient who is no member as shown is given nothing, and that is said",
 });
 
 test("a member who is put in is named before the first message that reaches the new one", async () => {
-  const { shown } = await ownDevice();
+  const { shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const member_ids = [idOf(bob)];
     const group = await user.client.open({ type: "group", title: "small", member_ids });
     await group.send("before");
-    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [shown] };
+    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [device] };
     inject(
       proxy,
       (recipients) => recipients.push(member),
@@ -115,14 +115,14 @@ test("a member who is put in is named before the first message that reaches the 
 });
 
 test("a device or key that is put into a known list is given nothing, and believed in nothing", async () => {
-  const { keys, shown } = await ownDevice();
+  const { keys, shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
     await conversation.send("first");
     const wraps = inject(
       proxy,
-      (recipients) => recipients.find(({ principal_id }) => principal_id === idOf(bob)).devices.push(shown),
-      ({ device_id }) => device_id === shown.device_id,
+      (recipients) => recipients.find(({ principal_id }) => principal_id === idOf(bob)).devices.push(device),
+      ({ device_id }) => device_id === device.device_id,
     );
     user.client.session.forget(conversation.id);
     await conversation.rotate();
@@ -272,6 +272,79 @@ test("a secret of before seals nothing more, whatever the server calls current",
   proxy.close();
 });
 
+test("an agent stays in the newest epoch or waits, whatever the server calls current", async () => {
+  const errors: unknown[] = [];
+  const hooks = { dead_letter: ({ error }: { error: unknown }) => void errors.push(error) };
+  const during = async ({ proxy, options }: { proxy: Proxy; options: AgentOptions }): Promise<void> => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await answerTo(ada, () => conversation.send("in epoch 1"));
+    const { http } = ada.client.account;
+    const path = `/keys/groups/${conversation.id}`;
+    const old = await http.data<Value>({ method: "GET", path });
+    await conversation.rotate();
+    await answerTo(ada, () => conversation.send("in epoch 2"));
+    const lie = (about: (path: string) => object | undefined): void => {
+      proxy.onAnswer = (request, { status, body }) => {
+        const data = about(request.path);
+        return data && { status, body: { data: { ...body.data, ...data } } };
+      };
+      // An event that makes the agent read the conversation again.
+      const data = { conversation_id: conversation.id };
+      const event = { type: "event", event: "conversation.updated", cursor: "10000-1", seq: 1 };
+      const created_at = new Date().toISOString();
+      const event_id = e2ee.newUlid();
+      proxy.say({ ...event, event_id, conversation_id: conversation.id, created_at, data });
+    };
+    const about = `/conversations/${conversation.id}`;
+    lie((asked) => (asked === about ? { epoch: 1 } : undefined));
+    const answer = await answerTo(ada, () => conversation.send("still in epoch 2"));
+    assert.equal(answer.opened?.epoch, 2);
+    lie((asked) => {
+      if (asked === about) return { epoch: 1 };
+      return asked.startsWith(path) && !asked.includes("recipients") ? { ...old, current_epoch: 1 } : undefined;
+    });
+    const before = proxy.requests.filter(isSent).length;
+    await conversation.send("not under epoch 1");
+    await until(() => errors.length > 0);
+    assert.equal((errors[0] as Error).name, "KeyUnavailable");
+    assert.equal(proxy.requests.filter(isSent).length, before);
+  };
+  await attackedAgent(cluster, ada, during, { hooks });
+});
+
+test("a message under a key that has left is refused when it comes live", async () => {
+  const user = await cluster.user("gina", { deviceId: "laptop" });
+  await attackedPerson(cluster, async ({ proxy, victim, user: person }) => {
+    const conversation = await user.client.open({ type: "direct", user_id: idOf(person) });
+    await conversation.send("first");
+    const shownToHim = person.client.conversation(conversation.id);
+    assert.deepEqual(await texts(shownToHim), ["first"]);
+    let held: Value = null;
+    let isDelivered = false;
+    const events = await collect(
+      person,
+      async () => {
+        proxy.onFrame = (frame) => {
+          if (frame.event !== "message.created" || held) return [frame];
+          held = frame;
+          return [];
+        };
+        await conversation.send("held back");
+        await until(() => held);
+        await user.client.devices.create(user.protectionPassword);
+      },
+      (all) => {
+        const isRetired = victim.told("retired_key").length > 0;
+        const created_at = new Date(Date.now() + 1_000).toISOString();
+        if (isRetired && !isDelivered) proxy.say(changed(held, { created_at }));
+        isDelivered ||= isRetired;
+        return all.some(({ type }) => type === "message");
+      },
+    );
+    assert.deepEqual(shown(events), ["retired_key"]);
+  });
+});
+
 test("an epoch that the server numbers otherwise is an error, and nothing is sent", async () => {
   await attackedPerson(cluster, async ({ proxy, user }) => {
     const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
@@ -332,8 +405,8 @@ test("an old backup is said to be old, and what it introduces waits", async () =
   assert.equal((await texts(onPhone))[0], "to Dora's first key");
   await onPhone.send("from the phone");
   bob.client.session.forget(conversation.id);
-  const { value: shown } = await conversation.history().next();
-  assert.equal(shown!.opened?.sender.authentic ?? false, false);
+  const { value: newest } = await conversation.history().next();
+  assert.equal(newest!.opened?.sender.authentic ?? false, false);
   proxy.close();
 });
 
