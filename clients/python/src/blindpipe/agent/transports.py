@@ -18,7 +18,7 @@ from .options import AgentOptions
 from .parts import AgentParts
 
 POLL_WAIT_SECONDS: Final = 25
-POLL_LIMIT: Final = 100
+MAX_POLL_EVENTS: Final = 100
 
 
 class SocketReader:
@@ -65,16 +65,15 @@ class SocketReader:
         # Acks that the last connection did not take go to this one.
         self._inbox.flush_ack()
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, size: int) -> None:
         if self._is_dropped:
             return
         if frame["type"] == "event":
-            self._inbox.take(cast(Event, frame), self._standby)
+            if not self._inbox.take(cast(Event, frame), size, self._standby):
+                self._drop()
         elif frame["type"] == "resync_required":
-            self._inbox.received = frame["head"]
+            self._inbox.resync(frame["head"])
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
-        if self._inbox.is_full:
-            self._drop()
 
     def _drop(self) -> None:
         self._is_dropped = True
@@ -95,12 +94,16 @@ async def read_by_poll(
     path = f"/agents/{parts.agent_id}/messages/poll"
     cursor: str | None = None
     failures = 0
+    # Until a look finds no full page, what comes was there before this run.
+    looks_back = True
     while not stopping.is_set():
-        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": POLL_LIMIT}
+        wait = 0 if looks_back else POLL_WAIT_SECONDS
+        query = {"cursor": cursor, "wait": wait, "limit": MAX_POLL_EVENTS}
         try:
             page = await _unless(stopping, parts.http, Call("GET", path, query))
         except CursorExpired as error:
             cursor = str(error.params["head"])
+            inbox.resync(cursor)
             hooks.call("resync", oldest=str(error.params["oldest"]), head=cursor)
             continue
         except BlindpipeError as error:
@@ -112,8 +115,12 @@ async def read_by_poll(
         failures = 0
         if page is None:
             break
+        if looks_back and page.data:
+            inbox.replayed_to = page.data[-1]["seq"]
+        looks_back = looks_back and len(page.data) == MAX_POLL_EVENTS
         for event in page.data:
-            inbox.take(event, False)
+            # A page is small, and the next one is asked for when this one is handled.
+            inbox.take(event, 0, False)
         await inbox.settled()
         cursor = inbox.ackable or cursor or page.next_cursor
     await inbox.finish()
