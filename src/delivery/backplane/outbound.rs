@@ -27,8 +27,8 @@ use crate::{
     redis::{Away, keys},
 };
 
-/// Principals per live node from which a message goes to every node. Below, a node that serves none
-/// of them costs more than their look-ups (ADR 67 has the measurement).
+/// Principals per live node from which a message goes to every node. Fewer look-ups would cost less
+/// than the nodes that serve none of the principals (ADR 67 has the figures).
 const MIN_BROADCAST_PRINCIPALS_PER_NODE: usize = 8;
 
 /// Most bytes of a pipeline, small enough for Redis to take well within a call's deadline.

@@ -280,7 +280,7 @@ async fn marks_of_many_readers_are_told_together() {
         let event = socket.event("message.read").await;
         let is_by = |reader: &&User| event["data"]["principal_id"] == reader.id;
         let is_of = |message: &String| event["data"]["message_id"] == **message;
-        let reader = readers.iter().position(|one| is_by(one)).expect("a reader");
+        let reader = readers.iter().position(is_by).expect("a reader");
         let at = messages.iter().position(is_of);
         assert!(at > reached[reader], "{at:?} after {reached:?}");
         reached[reader] = at;
