@@ -351,6 +351,7 @@ class Client:
             run.result()
         finally:
             socket.close()
+            backlog.end()
             await asyncio.wait([run])
 
     async def _read(self, frame: Frame) -> list[ClientEvent]:
