@@ -18,6 +18,7 @@ from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
+from ..transport.acks import Acks
 from ..transport.backlog import Backlog
 from ..transport.http import Call
 from ..transport.socket import Frame, Socket, SocketOptions
@@ -313,6 +314,8 @@ class Client:
         def on_ready(_frame: Frame) -> None:
             nonlocal is_dropped
             is_dropped = False
+            # An ack that the last connection did not take goes to this one.
+            acks.flush()
 
         def on_frame(frame: Frame, size: int) -> None:
             nonlocal is_dropped
@@ -339,6 +342,7 @@ class Client:
                 on_ready=on_ready,
             )
         )
+        acks = Acks(lambda cursor: socket.send({"type": "ack", "cursor": cursor}))
         run = asyncio.create_task(socket.run())
         run.add_done_callback(lambda _run: frames.put_nowait(None))
         try:
@@ -347,9 +351,10 @@ class Client:
                     yield event
                 if frame["type"] == "event":
                     backlog.remove(frame["cursor"])
-                    socket.send({"type": "ack", "cursor": frame["cursor"]})
+                    acks.note(frame["cursor"])
             run.result()
         finally:
+            acks.flush()
             socket.close()
             backlog.end()
             await asyncio.wait([run])
