@@ -1,29 +1,31 @@
 //! The person's side: groups, addressed agents, removed members, files, clear text.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use blindpipe_client::{
-    Agent, Error, NewFile,
+    Agent, Clock, Error, NewFile,
+    agent::Question,
     client::SendOptions,
     protocol::{groups::Visibility, ids::Principal},
 };
 use parking_lot::Mutex;
 
-use crate::support::{cluster, echo, running, texts, watch};
+use crate::support::{cluster, echo, history, pair, running, scene, texts, until, watch};
 
 #[tokio::test]
 async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
+    let scene = scene("addressed").await;
+    let (cluster, ada, agent) = (&scene.cluster, &scene.ada, &scene.agent);
     let bob = cluster.user("bob").await.expect("a person");
-    let agent = cluster
-        .agent("addressed", &ada.client, None)
-        .await
-        .expect("an agent");
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let builder = cluster.builder(&agent, 1).expect("a node");
-    let running = running(builder.on_message(move |ctx| {
+    let running = running(scene.builder().on_message(move |ctx| {
         hearing.lock().push(ctx.text().to_owned());
         async move { ctx.reply(format!("heard: {}", ctx.text())).await }
     }))
@@ -39,7 +41,7 @@ async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
         .add_agent(agent.id, Visibility::Addressed)
         .await
         .expect("added");
-    let mut events = watch(&ada).await;
+    let mut events = watch(ada).await;
     group.send("not for machines").await.expect("sent");
     let options = SendOptions {
         to: vec![Principal::Agent(agent.id)],
@@ -58,10 +60,73 @@ async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn an_addressed_agent_finds_its_question_and_its_earlier_reply() {
+    let scene = scene("forgetful").await;
+    let clock = Clock::default();
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (answered, runs) = (answers.clone(), Arc::new(AtomicU32::default()));
+    let builder = scene.builder().clock(clock.clone());
+    let forgetful = builder
+        .retry_delays([Duration::from_millis(1)])
+        .on_message(move |ctx| {
+            let (runs, clock) = (runs.clone(), clock.clone());
+            async move {
+                let run = runs.fetch_add(1, Ordering::Relaxed);
+                let sent = ctx.reply(format!("reply of run {run}")).await?;
+                assert_eq!(sent.duplicate, run > 0);
+                let question = Question {
+                    tag: "sure".to_owned(),
+                    text: "Sure?".to_owned(),
+                    choices: vec!["Yes".to_owned()],
+                    ..Question::default()
+                };
+                ctx.ask(question).await?;
+                if run == 0 {
+                    // Two days later the service has forgotten the ids: the history must say.
+                    clock.advance(Duration::from_secs(2 * 24 * 3600));
+                    return Err(Error::other("once"));
+                }
+                Ok(())
+            }
+        })
+        .on_answer("sure", move |ctx| {
+            let choice = ctx.answer().and_then(|answer| answer.choice.clone());
+            answered.lock().extend(choice);
+            async { Ok(()) }
+        });
+    let running = running(forgetful).await;
+    scene.conversation().await;
+    let group = scene.ada.client.open_group("some", Vec::new()).await;
+    let group = group.expect("a group");
+    let agent = scene.agent.id;
+    let added = group.add_agent(agent, Visibility::Addressed).await;
+    added.expect("added");
+    let mut events = watch(&scene.ada).await;
+    let options = || SendOptions {
+        to: vec![Principal::Agent(agent)],
+        ..SendOptions::default()
+    };
+    group.send_with("hello", options()).await.expect("sent");
+    assert_eq!(events.answer(&group).await.text(), "reply of run 0");
+    let question = events.answer(&group).await;
+    let mut answer = blindpipe_client::Content::new();
+    answer.insert("type".to_owned(), "answer".into());
+    answer.insert("choice".to_owned(), "Yes".into());
+    let options = SendOptions {
+        in_reply_to: Some(question),
+        ..options()
+    };
+    group.send_with(answer, options).await.expect("sent");
+    until(|| !answers.lock().is_empty()).await;
+    running.stop().await;
+    assert_eq!(*answers.lock(), ["Yes"]);
+    assert_eq!(history(&group).await.len(), 4, "nothing was sent twice");
+}
+
+#[tokio::test]
 async fn a_removed_member_gets_no_secret_of_what_follows() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let eve = cluster.user("eve").await.expect("a person");
+    let (ada, eve) = pair(&cluster).await;
     let eve_id = eve.client.user_id().expect("an id");
     let group = ada
         .client
@@ -86,14 +151,8 @@ async fn a_removed_member_gets_no_secret_of_what_follows() {
 
 #[tokio::test]
 async fn files_are_sealed_before_they_leave() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("files", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = cluster.builder(&agent, 1).expect("a node");
-    let running = running(builder.on_message(async |ctx| {
+    let scene = scene("files").await;
+    let files = scene.builder().on_message(async |ctx| {
         let bytes = ctx.file().await?;
         let file = NewFile {
             name: "back.bin".to_owned(),
@@ -101,52 +160,37 @@ async fn files_are_sealed_before_they_leave() {
             bytes: bytes.into_iter().rev().collect(),
         };
         ctx.send_file(file).await
-    }))
-    .await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    });
+    let mut talk = scene.talk(files).await;
     let bytes: Vec<u8> = (0..200_000_u32).map(|n| n.to_be_bytes()[3]).collect();
     let file = NewFile {
         name: "there.bin".to_owned(),
         content_type: "application/octet-stream".to_owned(),
         bytes: bytes.clone(),
     };
-    conversation.send_file(file).await.expect("sent");
-    let answer = events.answer(&conversation).await;
+    talk.conversation.send_file(file).await.expect("sent");
+    let answer = talk.answer().await;
     let content = &answer.opened.as_ref().expect("it opens").content;
     assert_eq!(content["name"], "back.bin");
-    let back = conversation.download(content).await.expect("the bytes");
-    assert!(back.iter().rev().eq(bytes.iter()));
-    running.stop().await;
+    let back = talk.conversation.download(content).await;
+    assert!(back.expect("the bytes").iter().rev().eq(bytes.iter()));
+    talk.agent.stop().await;
 }
 
 #[tokio::test]
 async fn clear_text_goes_out_only_by_choice_and_comes_marked() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("plain", &ada.client, None)
-        .await
-        .expect("an agent");
-    let node = cluster.node(1).expect("a node");
-    let plain = Agent::builder(node, agent.id, agent.token.as_str());
+    let scene = scene("plain").await;
+    let node = scene.cluster.node(1).expect("a node");
+    let plain = Agent::builder(node, scene.agent.id, scene.agent.token.as_str());
     let plain = running(echo(plain)).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
+    let conversation = scene.conversation().await;
     let refused = conversation.send("hello").await;
     assert!(
         matches!(refused, Err(Error::KeyUnavailable(_))),
         "{refused:?}"
     );
     conversation.choose_clear().expect("chosen");
-    let mut events = watch(&ada).await;
+    let mut events = watch(&scene.ada).await;
     conversation.send("hello").await.expect("sent");
     let answer = events.answer(&conversation).await;
     let opened = answer.opened.expect("it may be shown");
