@@ -33,7 +33,11 @@ function handler(world: MortalWorld): (ctx: Context) => Promise<void> {
 }
 
 /** Lives of one agent, one after the other, each with another point of death. */
-async function live(options: AgentOptions, conversation: Conversation, crashes: number): Promise<void> {
+async function live(
+  options: AgentOptions,
+  conversation: Conversation,
+  crashes: number,
+): Promise<void> {
   for (let life = 0; life < crashes; life++) {
     const world = new MortalWorld(Math.floor(Math.random() * POINTS));
     await conversation.send(`message ${life}`);
@@ -66,7 +70,7 @@ test(`after ${CRASHES} deaths every message has both replies, once and in order`
     const run = agent.run({ signal: stop.signal });
     const wanted = each * 3;
     let messages: ReceivedMessage[] = [];
-    for (const end = Date.now() + 20_000; messages.length < wanted && Date.now() < end; ) {
+    for (const end = Date.now() + 20_000; messages.length < wanted && Date.now() < end;) {
       await new Promise((resolve) => setTimeout(resolve, 100));
       messages = await history(conversation);
     }
@@ -78,7 +82,10 @@ test(`after ${CRASHES} deaths every message has both replies, once and in order`
 });
 
 function check(messages: readonly ReceivedMessage[], sent: number): void {
-  assert(messages.every((message) => message.opened?.encrypted), "everything opens");
+  assert(
+    messages.every((message) => message.opened?.encrypted),
+    "everything opens",
+  );
   const texts = messages
     .filter((message) => message.message.sender.type === "agent")
     .map((message) => String(message.opened!.content["text"]).replace(/ [\d.e-]+$/, ""));
@@ -89,7 +96,7 @@ function check(messages: readonly ReceivedMessage[], sent: number): void {
   assert.deepEqual(texts, wanted.flat());
 }
 
-test("after two days away the history says what was sent, since the server has forgotten ids", async () => {
+test("after two days away the history says what was sent: the server has forgotten ids", async () => {
   const ada = await cluster.user("ada");
   const options = await cluster.agent("traveller", ada.client);
   await new Agent(options).check();
@@ -125,6 +132,9 @@ test("after two days away the history says what was sent, since the server has f
     Date.now = now;
   }
   const texts = (await history(conversation)).map((each) => String(each.opened?.content["text"]));
-  assert.deepEqual(texts.map((text) => text.split(" ")[0]), ["hello", "first", "second"]);
+  assert.deepEqual(
+    texts.map((text) => text.split(" ")[0]),
+    ["hello", "first", "second"],
+  );
   assert.equal(sends.length, 1, "only the second reply was posted");
 });
