@@ -9,7 +9,8 @@ use blindpipe_client::{
 use tokio::sync::{Mutex, mpsc};
 
 use crate::support::{
-    QUIET, Talk, cluster, direct, echo, pair, running, scene, texts, the_cluster, watch,
+    QUIET, Talk, cluster, direct, echo, is_by_agent, pair, running, scene, texts, the_cluster,
+    watch,
 };
 
 #[tokio::test]
@@ -49,7 +50,7 @@ async fn deltas(
                 streams.push(stream_id);
                 shown.send(()).expect("the writer waits");
             }
-            ClientEvent::Message { received, .. } => {
+            ClientEvent::Message { received, .. } if is_by_agent(&received) => {
                 let id = received.message.client_message_id.expect("an id");
                 assert!(streams.iter().all(|stream| *stream == id.to_string()));
                 return (deltas, received.text().to_owned());
