@@ -34,6 +34,8 @@ export class Proxy {
   faults: Fault[] = [];
   /** Changes an answer; `undefined` leaves it. It may answer in the node's place: see `before`. */
   onAnswer: (request: Request, answer: Answer) => Answer | undefined = () => undefined;
+  /** The body that the node gets instead of a request's. */
+  onRequest: (request: Request) => Value = ({ body }) => body;
   /** Answers in the node's place. */
   before: (request: Request) => Answer | undefined = () => undefined;
   /** The frames that go to the client instead of this one. */
@@ -84,7 +86,7 @@ export class Proxy {
     response.once("close", () => given.abort());
     const { signal } = given;
     const init: RequestInit = { method: request.method, headers, redirect: "manual", signal };
-    if (bytes.length > 0) init.body = bytes;
+    if (bytes.length > 0) init.body = isJson ? JSON.stringify(this.onRequest(request)) : bytes;
     const answer = await fetch(this.target + request.path, init);
     const text = Buffer.from(await answer.arrayBuffer());
     if (fault === "cut") return void response.destroy();

@@ -65,7 +65,14 @@ export class Client {
     this.#hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
     this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null);
     const onRevoked = (): Promise<void> => this.#rotateRecent();
-    this.devices = new Devices(account, { onKeys: (keys) => this.#holdKeys(keys), onRevoked });
+    this.devices = new Devices(account, {
+      onKeys: (keys) => this.#holdKeys(keys),
+      onRevoked,
+      onOldBackup: (key_id) => {
+        const principal_id = this.account.userId;
+        this.#hooks.call("key_changed", { type: "old_backup", principal_id, key_id });
+      },
+    });
   }
 
   static #make(options: ClientOptions): Client {

@@ -50,8 +50,9 @@ export class Conversation {
   }
 
   async info(): Promise<ConversationInfo> {
-    const entry = await this.parts.session.load(this.id);
-    return entry.info!;
+    const { info, room } = await this.parts.session.load(this.id);
+    const { epoch, rotationRequired } = room.server;
+    return { ...info!, epoch, rotation_required: rotationRequired };
   }
 
   /** The person's visible choice to write in clear to somebody who does not speak `bp1`. */

@@ -18,7 +18,7 @@ import {
   importOpeningKey,
   introduce,
 } from "../e2ee/keys.js";
-import type { KeyBackup, StoredDevice } from "../core/types.js";
+import type { KeyBackup, KeyDirectory, StoredDevice } from "../core/types.js";
 import type { Account } from "./account.js";
 
 /** The keys that this device holds. */
@@ -30,6 +30,8 @@ export interface DeviceKeys {
 export interface DeviceEvents {
   readonly onKeys: (keys: DeviceKeys) => void;
   readonly onRevoked: () => Promise<void>;
+  /** The backup that was restored is not of the key that the directory shows for its device. */
+  readonly onOldBackup: (keyId: string) => void;
 }
 
 export class Devices {
@@ -78,7 +80,8 @@ export class Devices {
 
   /**
    * Reads the newest backup that opens. Restored keys open old messages and introduce this device,
-   * which gets keys of its own. Throws `wrong_key` for a wrong password.
+   * which gets keys of its own. The hook `key_changed` is told of an old backup as `old_backup`: it
+   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for a wrong password.
    */
   async restore(protectionPassword: string): Promise<DeviceKeys> {
     const backups = await this.account.http.data<KeyBackup[]>({
@@ -101,9 +104,18 @@ export class Devices {
     const restored = await restoreBackup(password, this.account.userId, backup as BackupFields);
     const pair = await importKeys(restored.secret);
     const earlier = [{ keyId: pair.keyId, secret: restored.secret.exchange }, ...restored.earlier];
+    if (!(await this.#isShown(backup, pair))) this.events.onOldBackup(hex(pair.keyId));
     const isOwn = backup.device_id === this.account.deviceId;
     if (isOwn) return this.#hold(restored.secret, restored.earlier);
     return this.#setUp(password, earlier, pair);
+  }
+
+  /** Whether the directory shows this key for the device of the backup. */
+  async #isShown({ device_id }: KeyBackup, { publicKey }: KeyPair): Promise<boolean> {
+    const path = `/keys/users/${this.account.userId}/devices`;
+    const { devices } = await this.account.http.data<KeyDirectory>({ method: "GET", path });
+    const shown = devices.find((device) => device.device_id === device_id);
+    return shown !== undefined && shown.public_key === base64(publicKey);
   }
 
   async #setUp(
