@@ -163,14 +163,10 @@ async fn an_addressed_agent_reads_what_names_it_and_what_it_wrote() {
     backward.reverse();
     assert_eq!(backward, seen);
     assert_eq!(history(&other, &group, "forward").await, ["of the other"]);
-    let mark = |of: &Agent| {
-        of.post(
-            format!("/conversations/{group}/read"),
-            json!({ "message_id": own }),
-        )
-    };
-    mark(&agent).await.expect(200);
-    mark(&other).await.refused(404, "NOT_FOUND");
+    let path = format!("/conversations/{group}/read");
+    let mark = json!({ "message_id": own });
+    agent.post(&path, &mark).await.expect(200);
+    other.post(&path, &mark).await.refused(404, "NOT_FOUND");
     // Its messages stay its own when it sees all and when it is addressed again.
     for visibility in ["all", "addressed"] {
         place(&alice, &group, &agent, visibility).await.expect(200);

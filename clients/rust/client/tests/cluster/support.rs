@@ -147,11 +147,6 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// The text of the next answer after a send.
-    pub async fn ask(&mut self, words: &str) -> String {
-        self.events.ask(&self.conversation, words).await
-    }
-
     /// The next message of the agent.
     pub async fn answer(&mut self) -> Received {
         self.events.answer(&self.conversation).await

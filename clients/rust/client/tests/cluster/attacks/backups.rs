@@ -69,7 +69,7 @@ async fn an_altered_backup_restores_nothing() {
     while !lies.lock().is_empty() {
         let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
         assert!(restored.is_err() && !phone.has_keys());
-        lies.lock().remove(0);
+        drop(lies.lock().remove(0));
     }
     let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
     assert!(!restored.expect("restored").is_old);

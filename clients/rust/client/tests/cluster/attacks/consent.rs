@@ -13,7 +13,7 @@ use blindpipe_client::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Proxy, Told, flip, victim_with};
+use super::{Proxy, flip, victim_with};
 use crate::{
     proxy::in_event,
     support::{Shared, Watch, cluster, running, until, watch},
