@@ -170,8 +170,10 @@ async fn after_every_death_each_message_has_both_replies_once_and_in_order() {
 const MORTAL_ATTEMPTS: u32 = 4;
 /// Polls of a start and of a delivery together.
 const MAX_DELIVERY_POLLS: u32 = 60;
+/// The service waits between the attempts of a delivery, so these are fewer.
+const DEFAULT_DELIVERY_CRASHES: u32 = 10;
 /// Messages between two looks at the whole history.
-const MESSAGES_PER_ROUND: u32 = 10;
+const MESSAGES_PER_ROUND: u32 = 5;
 const SECRET: &str = "whsec_CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
 
 /// Receives each delivery with an agent that was started for it, and that may die in between.
@@ -227,7 +229,7 @@ fn receiver(cluster: &DevCluster, agent: &TestAgent, deaths: &Arc<AtomicU32>) ->
 async fn by_webhook_after_every_death_each_message_has_both_replies_once_and_in_order() {
     let scene = scene("hooked").await;
     let crashes = env::var("CRASHES").ok().and_then(|it| it.parse().ok());
-    let crashes: u32 = crashes.unwrap_or(DEFAULT_CRASHES);
+    let crashes: u32 = crashes.unwrap_or(DEFAULT_DELIVERY_CRASHES);
     let agent = scene.builder().build();
     agent.check().await.expect("a key");
     let deaths = Arc::new(AtomicU32::default());

@@ -257,7 +257,7 @@ fn apply_all(rules: &Mutex<Vec<CallRule>>, call: &str, bytes: Bytes) -> Bytes {
         return bytes;
     };
     let before = value.clone();
-    for rule in rules.lock().iter_mut() {
+    for rule in &mut *rules.lock() {
         rule(call, &mut value);
     }
     // Bytes that nobody alters stay what they were.
@@ -316,7 +316,7 @@ fn altered(rules: &Mutex<Vec<FrameRule>>, frame: &Message) -> Vec<Message> {
         return vec![frame.clone()];
     };
     let mut frames = vec![value];
-    for rule in rules.lock().iter_mut() {
+    for rule in &mut *rules.lock() {
         frames = frames.into_iter().flat_map(&mut *rule).collect();
     }
     let frames = frames.iter();

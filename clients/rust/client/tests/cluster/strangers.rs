@@ -2,6 +2,7 @@
 //! of `bp1`.
 
 use blindpipe_client::{
+    agent::generate_key,
     client::Conversation,
     e2ee::to_base64,
     protocol::ids::{ConversationId, UserId},
@@ -29,7 +30,12 @@ impl Plain {
     /// Registers a person and a device with keys, as docs/api says.
     async fn register(cluster: &Shared, number: usize) -> Self {
         let node = Upstream::new(cluster, number);
-        let email = format!("carol-{}@example.com", uuid::Uuid::new_v4());
+        // Chance is the client's: a new key is like no other.
+        let unique: String = generate_key()
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .collect();
+        let email = format!("carol-{}@example.com", unique[..24].to_lowercase());
         let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
         call(&node, None, "POST", "/auth/send-code", Some(body)).await;
         let body = json!({
