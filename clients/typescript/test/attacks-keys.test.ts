@@ -222,6 +222,18 @@ test("an epoch of the server's own making seals nothing", async () => {
   });
 });
 
+test("an epoch whose event is dropped is read when it is needed", async () => {
+  await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
+    proxy.onFrame = (frame) => (frame.event === "key.rotated" ? [] : [frame]);
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await answerTo(ada, () => conversation.send("one"));
+    await conversation.rotate();
+    const answer = await answerTo(ada, () => conversation.send("two"));
+    assert.equal(answer.opened?.content["text"], "You said: two");
+    assert.deepEqual(victim.faults, []);
+  });
+});
+
 test("an epoch by somebody who has left seals nothing: the agent waits for another", async () => {
   const errors: unknown[] = [];
   const hooks = { dead_letter: ({ error }: { error: unknown }) => void errors.push(error) };
