@@ -143,7 +143,7 @@ impl Context {
         self.answered().and_then(|answered| answered.opened.sent_at)
     }
 
-    /// Whether it was in the inbox before this connection.
+    /// Whether it was in the inbox before this connection, or a webhook tries it again.
     #[must_use]
     pub fn replayed(&self) -> bool {
         self.0.given.replayed

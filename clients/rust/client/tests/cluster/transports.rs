@@ -34,15 +34,20 @@ async fn by_poll_the_acknowledgement_is_the_cursor() {
     // Another run begins after what the first one has handled.
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let again = running(builder().on_message(move |ctx: Context| {
-        hearing.lock().push(ctx.text().to_owned());
+    let builder = builder().transport(Transport::Poll);
+    let again = builder.on_message(move |ctx: Context| {
+        let heard = (ctx.text().to_owned(), ctx.replayed());
+        hearing.lock().push(heard);
         async { Ok(()) }
-    }))
-    .await;
+    });
     conversation.send("three").await.expect("sent");
-    until(|| !heard.lock().is_empty()).await;
+    let again = running(again).await;
+    until(|| heard.lock().len() == 1).await;
+    conversation.send("four").await.expect("sent");
+    until(|| heard.lock().len() == 2).await;
     again.stop().await;
-    assert_eq!(*heard.lock(), ["three"]);
+    let wanted = [("three".to_owned(), true), ("four".to_owned(), false)];
+    assert_eq!(*heard.lock(), wanted);
 }
 
 #[tokio::test]
@@ -50,9 +55,12 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     let scene = scene("hooked").await;
     let failed = Arc::new(AtomicBool::new(false));
     let fails = failed.clone();
+    let replayed = Arc::new(Mutex::new(Vec::new()));
+    let seen = replayed.clone();
     let builder = scene.builder();
     let hooked = builder.on_message(move |ctx: Context| {
         let fails = fails.clone();
+        seen.lock().push(ctx.replayed());
         async move {
             ctx.reply(format!("You said: {}", ctx.text())).await?;
             if !fails.swap(true, Ordering::Relaxed) {
@@ -88,6 +96,7 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     let wanted = ["first", "You said: first", "second", "You said: second"];
     assert_eq!(texts(&conversation).await, wanted);
     assert!(failed.load(Ordering::Relaxed));
+    assert_eq!(*replayed.lock(), [false, true, false]);
     let forged = hooked
         .webhook(secret)
         .receive(&reqwest::header::HeaderMap::new(), b"{}")
