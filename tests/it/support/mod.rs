@@ -42,8 +42,10 @@ pub use self::{
     receiver::{Call, Receiver, Reply},
     s3::S3Server,
     services::{
-        blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
+        blocked, chosen_redis, connect, crowd, db, empty_database, followed_postgres,
+        give_role_timeouts, pgbouncer, private_redis, psql, redis_client, redis_cluster,
+        redis_link, redis_sentinels, services, serving, spawn, synchronous_postgres, through,
+        waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
