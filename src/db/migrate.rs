@@ -3,6 +3,8 @@
 
 use tokio_postgres::{Client, Config};
 
+use super::pool::connect;
+
 refinery::embed_migrations!("sql/migrations");
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -61,13 +63,6 @@ pub fn role_of(url: &str) -> Result<String, Failure> {
     let config: Config = url.parse()?;
     let role = config.get_user().ok_or("the URL names no role")?;
     Ok(role.to_owned())
-}
-
-async fn connect(url: &str) -> Result<Client, Failure> {
-    let (client, link) = url.parse::<Config>()?.connect(super::pool::tls()).await?;
-    #[expect(clippy::disallowed_methods, reason = "ends with its client")]
-    tokio::spawn(link);
-    Ok(client)
 }
 
 /// The schema version that this binary was built with.

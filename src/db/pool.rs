@@ -14,6 +14,7 @@ use deadpool_postgres::{
 };
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::{Config, config::TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{connection::Conn, transaction::Tx};
@@ -140,7 +141,7 @@ impl Db {
         plans: Plans,
         wait: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
-        let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
+        let mut config = read_url(url.expose_secret())?;
         let settings = plans.settings(wait);
         let pooler = Arc::new(Pooler::new(&settings));
         let options = settings
@@ -250,9 +251,19 @@ impl Db {
     }
 }
 
+/// Reads a URL. Of several hosts only the one that takes writes is of use, before a failover and
+/// after it.
+fn read_url(url: &str) -> Result<Config, tokio_postgres::Error> {
+    let mut config = Config::from_str(url)?;
+    if config.get_hosts().len() > 1 {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    Ok(config)
+}
+
 /// A connection outside of any pool, without a deadline for statements.
 pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
-    let config = tokio_postgres::Config::from_str(url)?;
+    let config = read_url(url)?;
     let (client, link) = config.connect(tls()).await?;
     #[expect(clippy::disallowed_methods, reason = "ends with the client")]
     tokio::spawn(link);
@@ -297,7 +308,7 @@ async fn check_server(
 
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
 /// (`SSL_CERT_FILE`).
-pub(super) fn tls() -> MakeRustlsConnect {
+fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted, but connections without TLS still work.
         tracing::warn!(

@@ -13,8 +13,7 @@ fn url_of_both(servers: &[PostgresServer; 2]) -> String {
     let [first, second] = servers.each_ref().map(PostgresServer::port);
     let hosts = format!("127.0.0.1:{first},127.0.0.1:{second}");
     let url = servers[0].serving_url();
-    let url = url.replace(&format!("127.0.0.1:{first}"), &hosts);
-    format!("{url}?target_session_attrs=read-write")
+    url.replace(&format!("127.0.0.1:{first}"), &hosts)
 }
 
 async fn is_ready(node: &TestNode) -> bool {
