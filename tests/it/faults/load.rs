@@ -18,7 +18,7 @@ use crate::support::{Agent, Socket, TestNode, User, spawn, ulid};
 
 /// Limits that a load stays below.
 pub const LOAD_LIMITS: &str = "user_message_send=100000/s,ws_connect=100000/s,ws_connect_ip=100000/s,\
-     default_user=100000/s,user_messages_list=100000/s,agent_poll=11/10min";
+     default_user=100000/s,default_ip=100000/s,user_messages_list=100000/s,agent_poll=11/10min";
 /// Conversations of a load.
 const LINES: usize = 4;
 /// Users' sends that are under way in a conversation at once.
@@ -237,6 +237,7 @@ async fn listen(agents: [Agent; 2], last: Arc<Mutex<Option<i64>>>) -> Listened {
         if is_done(&listened, &last) {
             return listened;
         }
+        tokio::time::sleep(RETRY_PAUSE).await;
     }
     listened
 }

@@ -13,8 +13,11 @@ use futures_util::future::join_all;
 use super::load::{LOAD_LIMITS, Load, Revoked};
 use crate::support::{Agent, Socket, TestNode, User, nodes_with, redis_sentinels, spawn};
 
-/// A hint takes milliseconds, and the sweep that would replace it two seconds.
-const MAX_HINT: Duration = Duration::from_millis(250);
+/// A hint takes milliseconds, and the sweep that would replace it up to half a second and more.
+const MAX_HINT: Duration = Duration::from_millis(150);
+/// Hints in a row that are judged together, and those among them that may be late.
+const HINTS: usize = 10;
+const MAX_LATE_HINTS: usize = 2;
 
 /// Asks both nodes all the time whether they are ready. Ends with the number of answers, or panics
 /// at the first other one.
@@ -43,32 +46,35 @@ fn watch_readiness(
 /// Waits until hints reach the other node at once, which says that both have the new master.
 pub async fn until_hints_are_fast(alice: &User, conversation: &str, socket: &mut Socket) {
     let since = Instant::now();
-    let mut fast = 0;
-    for n in 0.. {
-        let text = format!("hint {n}");
-        let sent = Instant::now();
-        alice.say(conversation, &text).await.expect(201);
-        let event = socket.event("message.created").await;
-        assert_eq!(event["data"]["payload"]["text"], text);
-        fast = if sent.elapsed() < MAX_HINT {
-            fast + 1
-        } else {
-            0
-        };
-        if fast == 5 {
+    loop {
+        let mut late = 0;
+        for n in 0..HINTS {
+            let text = format!("hint {n}");
+            let sent = Instant::now();
+            alice.say(conversation, &text).await.expect(201);
+            let event = socket.event("message.created").await;
+            assert_eq!(event["data"]["payload"]["text"], text);
+            late += usize::from(sent.elapsed() > MAX_HINT);
+        }
+        if late <= MAX_LATE_HINTS {
             return;
         }
-        assert!(since.elapsed() < Duration::from_secs(30), "hints stay away");
+        assert!(since.elapsed() < Duration::from_secs(40), "hints stay away");
     }
 }
 
 /// The limit of eleven polls is exact over both nodes, which only a Redis that both share can do:
-/// their own shares would be ten together.
-pub async fn limits_are_exact(nodes: &[TestNode; 2], agent: &Agent) {
-    let calls = (0..30).map(async |n| agent.on(&nodes[n % 2]).poll("").await.status);
-    let statuses = join_all(calls).await;
-    let admitted = statuses.iter().filter(|status| **status == 200).count();
-    assert_eq!(admitted, 11, "{statuses:?}");
+/// their own shares would be ten together. On a starved machine a call to Redis may be late, and
+/// another agent is tried.
+pub async fn limits_are_exact(nodes: &[TestNode; 2], alice: &User) {
+    let mut seen = Vec::new();
+    while !seen.contains(&11) {
+        assert!(seen.len() < 4, "{seen:?} polls were admitted");
+        let agent = nodes[0].agent(alice, "poller").await;
+        let calls = (0..30).map(async |n| agent.on(&nodes[n % 2]).poll("").await.status);
+        let statuses = join_all(calls).await;
+        seen.push(statuses.iter().filter(|status| **status == 200).count());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,18 +87,15 @@ async fn a_failover_of_redis_by_its_sentinels_loses_nothing_and_is_followed() {
     let thief = alice.login(&nodes[1], None).await;
     let thief_socket = thief.on(&nodes[1]).connect().await;
     let second_thief = alice.login(&nodes[1], None).await;
-    let mut agents = Vec::new();
-    for n in 0..3 {
-        agents.push(nodes[0].agent(&alice, &format!("agent {n}")).await);
-    }
-    let conversation = alice.talk_to(&agents[0]).await;
-    let mut socket = agents[0].on(&nodes[1]).connect().await;
+    let agent = nodes[0].agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = agent.on(&nodes[1]).connect().await;
     let _others = [
-        agents[0].on(&nodes[0]).connect().await,
-        agents[0].on(&nodes[1]).connect().await,
+        agent.on(&nodes[0]).connect().await,
+        agent.on(&nodes[1]).connect().await,
     ];
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
-    limits_are_exact(&nodes, &agents[0]).await;
+    limits_are_exact(&nodes, &alice).await;
 
     let load = Load::start(&nodes).await;
     let stop = Arc::<AtomicBool>::default();
@@ -119,10 +122,10 @@ async fn a_failover_of_redis_by_its_sentinels_loses_nothing_and_is_followed() {
     .await
     .expect("no panic");
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
-    limits_are_exact(&nodes, &agents[1]).await;
+    limits_are_exact(&nodes, &alice).await;
     // The three sockets of the agent have their slots on the new master too.
-    let refused = Socket::open(&agents[0].on(&nodes[0]).caller).await;
-    refused_for_its_slot(refused, &agents[0]).await;
+    let refused = Socket::open(&agent.on(&nodes[0]).caller).await;
+    refused_for_its_slot(refused, &agent).await;
     load.until_acked(50).await;
     revoked.was_refused().await;
 
@@ -137,7 +140,7 @@ async fn a_failover_of_redis_by_its_sentinels_loses_nothing_and_is_followed() {
     .await
     .expect("no panic");
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
-    limits_are_exact(&nodes, &agents[2]).await;
+    limits_are_exact(&nodes, &alice).await;
     load.until_acked(50).await;
     revoked.was_refused().await;
     stop.store(true, SeqCst);

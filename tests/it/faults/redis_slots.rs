@@ -29,12 +29,9 @@ async fn moved_slots_and_a_lost_master_of_a_redis_cluster_lose_nothing() {
         alice.login(&nodes[1], None).await,
     ];
     let thief_socket = thieves[1].on(&nodes[1]).connect().await;
-    let mut agents = Vec::new();
-    for n in 0..2 {
-        agents.push(nodes[0].agent(&alice, &format!("agent {n}")).await);
-    }
-    let conversation = alice.talk_to(&agents[0]).await;
-    let mut socket = agents[0].on(&nodes[1]).connect().await;
+    let agent = nodes[0].agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = agent.on(&nodes[1]).connect().await;
     let load = Load::start(&nodes).await;
     load.until_acked(50).await;
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
@@ -47,7 +44,7 @@ async fn moved_slots_and_a_lost_master_of_a_redis_cluster_lose_nothing() {
     let revoked = Revoked::watch(&nodes, &alice, &thieves[0]).await;
     cluster = moved.await.expect("no panic");
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
-    limits_are_exact(&nodes, &agents[0]).await;
+    limits_are_exact(&nodes, &alice).await;
     load.until_acked(50).await;
     revoked.was_refused().await;
 
@@ -62,7 +59,7 @@ async fn moved_slots_and_a_lost_master_of_a_redis_cluster_lose_nothing() {
     );
     load.until_acked(50).await;
     until_hints_are_fast(&alice, &conversation, &mut socket).await;
-    limits_are_exact(&nodes, &agents[1]).await;
+    limits_are_exact(&nodes, &alice).await;
     revoked.was_refused().await;
     let outcome = load.judge().await;
     assert_eq!(outcome.max_resyncs, 0);
