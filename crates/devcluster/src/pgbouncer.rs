@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -17,12 +16,12 @@ use crate::{
     ports::free_port,
     postgres::{PostgresServer, SERVING_ROLE},
     process::{POLL_INTERVAL, Process, table},
-    terminal,
+    random, terminal,
     toolset::Toolset,
 };
 
-/// The search for a free port begins here.
-const FIRST_PORT: u16 = 14432;
+/// The search for a free port begins here or up to a thousand above.
+const FIRST_PORT: u16 = 13_432;
 const START_DEADLINE: Duration = Duration::from_secs(10);
 /// Connections to Postgres per database. Two nodes want 50, so they have to share them.
 const POOL_SIZE: u16 = 20;
@@ -71,9 +70,11 @@ impl PgBouncer {
         let password = postgres.serving_password();
         write_secret(&users, &format!("\"{SERVING_ROLE}\" \"{password}\"\n"))?;
         pooler.account.take_ownership(&users)?;
+        let [port]: [u8; 1] = random::bytes();
+        let first = FIRST_PORT + 4 * u16::from(port);
         let mut taken = Vec::new();
         loop {
-            pooler.port = free_port(FIRST_PORT, &taken)?;
+            pooler.port = free_port(first, &taken)?;
             pooler.write_configuration(postgres.port())?;
             match pooler.launch() {
                 Ok(()) => return Ok(pooler),
@@ -154,7 +155,8 @@ impl PgBouncer {
             .stdout(log);
         let mut process = Process::spawn(command, "QUIT")?;
         let deadline = Instant::now() + START_DEADLINE;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+        // Another program may answer on the port, so the log says when this one is up.
+        while !fs::read_to_string(&log_path).is_ok_and(|log| log.contains("process up")) {
             if process.exit_status().is_some() || Instant::now() > deadline {
                 process.stop("KILL", Duration::from_secs(5));
                 let words = fs::read_to_string(&log_path).unwrap_or_default();

@@ -160,7 +160,7 @@ async fn send(
             let request = user.request(Method::POST, &path).json(&body);
             match user.try_send(request).await {
                 Ok(answer) if matches!(answer.status, 200 | 201) => {
-                    acked.push(message(answer.data()));
+                    acked.push(Acked::new(mark.clone(), answer.data()));
                     break;
                 }
                 Ok(answer) => assert_eq!(answer.status, 503, "{answer:?}"),
@@ -174,13 +174,20 @@ async fn send(
     acked
 }
 
-fn message(data: &Value) -> Acked {
-    let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    Acked {
-        mark: text(&data["payload"]["text"]),
-        id: text(&data["message_id"]),
-        seq: data["seq"].as_i64().expect("a number"),
+impl Acked {
+    fn new(mark: String, data: &Value) -> Self {
+        Acked {
+            mark,
+            id: data["message_id"].as_str().expect("an id").to_owned(),
+            seq: data["seq"].as_i64().expect("a number"),
+        }
     }
+}
+
+/// A message with its payload, as readers get it.
+fn message(data: &Value) -> Acked {
+    let mark = data["payload"]["text"].as_str().expect("a text");
+    Acked::new(mark.to_owned(), data)
 }
 
 /// All messages of a conversation, oldest first.
