@@ -71,25 +71,29 @@ impl Conn {
 
     /// Runs a prepared statement. Behind a pooler its transaction and it take one round trip: the
     /// wire keeps their order, and a failed statement turns the commit into a rollback.
-    async fn run<T>(
+    fn run<T>(
         &self,
         statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T> {
-        let Some(begin) = &self.begin else {
-            return self.within(statement).await;
-        };
-        let (begun, outcome, ended) = Box::pin(async {
-            futures_util::join!(
-                self.batch_execute(begin),
-                self.within(statement),
-                self.batch_execute("commit")
-            )
-        })
-        .await;
-        begun?;
-        let value = outcome?;
-        ended.map_err(Error::into_unavailable)?;
-        Ok(value)
+    ) -> impl Future<Output = Result<T>> {
+        // Otherwise it would be a part of every future that queries, twice.
+        let statement = Box::pin(statement);
+        async move {
+            let Some(begin) = &self.begin else {
+                return self.within(statement).await;
+            };
+            let (begun, outcome, ended) = Box::pin(async {
+                futures_util::join!(
+                    self.batch_execute(begin),
+                    self.within(statement),
+                    self.batch_execute("commit")
+                )
+            })
+            .await;
+            begun?;
+            let value = outcome?;
+            ended.map_err(Error::into_unavailable)?;
+            Ok(value)
+        }
     }
 
     fn client(&self) -> &Client {
