@@ -308,7 +308,11 @@ impl std::ops::Deref for User {
 
 impl User {
     pub async fn register(node: &TestNode, name: &str) -> Self {
-        let caller = Caller::new(node);
+        Self::register_by(Caller::new(node), name).await
+    }
+
+    /// Registers through the API at the caller's node, whose mails are files.
+    pub async fn register_by(caller: Caller, name: &str) -> Self {
         let email = format!("{name}-{}@example.org", ulid().to_string().to_lowercase());
         let code = caller.code(&email, "register").await;
         let answer = caller
@@ -498,19 +502,24 @@ impl std::ops::Deref for Agent {
 
 impl Agent {
     pub async fn create(node: &TestNode, owner: &User, name: &str) -> Self {
+        Self::create_by(Caller::new(node), &owner.on(node), name).await
+    }
+
+    /// Creates an agent through the API at the owner's node. `caller` becomes the agent's.
+    pub async fn create_by(caller: Caller, owner: &User, name: &str) -> Self {
         let body = CreateAgent {
             display_name: DisplayName(name.to_owned()),
             description: None,
             manifest: None,
         };
-        let answer = owner.on(node).post("/agents", body).await.expect(201);
+        let answer = owner.post("/agents", body).await.expect(201);
         let CreatedAgent {
             agent_id,
             token: Secret(token),
             ..
         } = answer.read();
         Agent {
-            caller: Caller::new(node).with_token(&token),
+            caller: caller.with_token(&token),
             id: agent_id.to_string(),
             token,
         }

@@ -44,7 +44,7 @@ impl World {
     /// whose `LIMIT_OVERRIDES` are generous enough for a test's set-up.
     pub async fn new(settings: &[(&str, &str)]) -> Arc<World> {
         if let Ok(filter) = std::env::var("LOG") {
-            telemetry::start(&filter);
+            telemetry::start(&filter, None);
         }
         let database = services::database().await;
         let name = ulid().to_string();
