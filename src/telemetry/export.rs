@@ -17,13 +17,19 @@ use reqwest::{
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
 use tracing_opentelemetry::OpenTelemetryLayer;
-use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, filter_fn},
+    registry::LookupSpan,
+};
 
 use super::trace::{self, SampleRatio};
 use crate::{config::Config, metrics};
 
 /// Longest wait for the collector. Spans that it does not take in time are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait of an ending process for the last spans to leave.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -100,12 +106,15 @@ impl Exporter {
             .with_target(false)
             .with_tracked_inactivity(false)
             .with_context_activation(false)
-            .with_filter(filter_fn(|metadata| metadata.target() == trace::TARGET))
+            .with_filter(
+                filter_fn(|metadata| metadata.target() == trace::TARGET)
+                    .with_max_level_hint(LevelFilter::INFO),
+            )
     }
 
     /// Sends what is left.
     pub async fn stop(self) {
-        let stop = move || self.0.shutdown_with_timeout(EXPORT_TIMEOUT);
+        let stop = move || self.0.shutdown_with_timeout(STOP_TIMEOUT);
         tokio::task::spawn_blocking(stop).await.ok();
     }
 }

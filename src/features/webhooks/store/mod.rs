@@ -160,7 +160,9 @@ pub async fn conclude_challenge(
             update webhook set last_error = $3, updated_at = app_now(),
                 status = case when $3::text is null then 'active' else 'pending_verification' end,
                 verified_at = case when $3::text is null then app_now() else verified_at end
-            where agent_id = $1 and credential_id = $2 returning *",
+            where agent_id = $1 and credential_id = $2
+            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at, created_at, updated_at",
             &[&agent, &credential, &error],
         )
         .await?;
