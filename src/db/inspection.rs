@@ -1,4 +1,4 @@
-//! What an operator must know of a Postgres server.
+//! Facts about a Postgres server that an operator must know.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What the process brings along: open files, secrets, the certificate.
+//! Checks of the process itself: open files, secrets, the certificate.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What the node calls: Postgres, Redis, the mail server, the object store, the name service.
+//! Checks of the services that a node calls: Postgres, Redis, the mail server, the object store, the name service.
 
 use std::time::Duration;
 

@@ -79,7 +79,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Socket
     let mut bytes = vec![0; FIXED_BYTES];
     stream.read_exact(&mut bytes).await?;
     let length = usize::from(u16::from_be_bytes([bytes[14], bytes[15]]));
-    // What is no header is not waited for: its length means nothing.
+    // Bytes that are no header have no length to wait for.
     if !bytes.starts_with(ppp::v2::PROTOCOL_PREFIX) || FIXED_BYTES + length > MAX_HEADER_BYTES {
         return Err(io::ErrorKind::InvalidData.into());
     }

@@ -1,4 +1,4 @@
-//! What an operator must know of a Redis server.
+//! Facts about a Redis server that an operator must know.
 
 use std::time::{Duration, Instant};
 

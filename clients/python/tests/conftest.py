@@ -1,4 +1,4 @@
-"""One cluster and one loop for all tests; coroutine functions are tests too."""
+"""A cluster and a loop that all tests share; coroutine functions are tests too."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from quickstart import LANGUAGES, follow
 
+from blindpipe.e2ee import backup
 from blindpipe.testing import DevCluster, TestUser, dev_cluster
 
 ROOT = Path(__file__).parents[3]
@@ -102,9 +105,41 @@ def bob(cluster: DevCluster, runner: asyncio.Runner) -> Iterator[TestUser]:
     yield from _user(cluster, runner, "bob", 1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def guides(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[tuple[str, str]]]]:
+    """The quickstart of each language, followed in threads while the other tests run."""
+    chosen = [item for item in request.session.items if "test_every_command" in item.nodeid]
+    if not chosen:
+        yield {}
+        return
+    cluster: DevCluster = request.getfixturevalue("cluster")
+    with ThreadPoolExecutor(len(LANGUAGES)) as threads:
+        folders = {language: tmp_path_factory.mktemp(language) for language in LANGUAGES}
+        yield {
+            language: threads.submit(follow, language, cluster.ca_file, folder)
+            for language, folder in folders.items()
+        }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_backups() -> Iterator[None]:
+    """Backups of the tests' people cost the least that clients accept; guides pay in full."""
+    def cheap(password: str) -> backup.BackupKey:
+        return backup.BackupKey.derive(password, os.urandom(32), backup.Costs(19_456, 2, 1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backup.BackupKey, "random", cheap)
+        yield
+
+
+LAST = ("test_quickstart", "test_node_death")
+"""The guides are followed meanwhile; a node's death would disturb all other tests."""
+
+
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """A test that kills a node comes last: other tests use the same nodes."""
-    items.sort(key=lambda item: "node_death" in item.nodeid)
+    items.sort(key=lambda item: [name in item.nodeid for name in reversed(LAST)])
 
 
 def pytest_terminal_summary() -> None:

@@ -86,7 +86,7 @@ async def until(look: Callable[[], _T | None], seconds: float = 10) -> _T:
 
 
 def environment(cluster: DevCluster, options: AgentOptions) -> dict[str, str]:
-    """What an agent of its own process reads."""
+    """The environment of an agent in a process of its own."""
     return {
         **os.environ,
         "BLINDPIPE_URL": options.url,

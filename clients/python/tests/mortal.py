@@ -12,7 +12,7 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
-# What died stays as it was: collected, its `finally` would run, as no dead process's does.
+# A dead loop stays as it was: collected, its `finally` would run, as no dead process's does.
 _GRAVEYARD: list[object] = []
 # Nor may the interpreter clear it when it ends.
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_GRAVEYARD))

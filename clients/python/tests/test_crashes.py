@@ -50,7 +50,7 @@ async def _live(
     *,
     seconds: float = 4,
 ) -> tuple[bool, int]:
-    """One life of an agent, which handles what came before and this life's message.
+    """A life of an agent, which handles what came before and this life's message.
 
     Whether it died, and after how many steps.
     """

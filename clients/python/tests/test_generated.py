@@ -1,4 +1,4 @@
-"""What is written by hand or generated fits the documents of the service."""
+"""Shapes by hand and generated classes fit the documents of the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One group with a Python agent, a TypeScript agent, and people in both languages, on two nodes."""
+"""A group with a Python agent, a TypeScript agent, and people in both languages, on two nodes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _files_with(folder: Path, mark: str) -> list[Path]:
 
 
 async def _typescript_person(cluster: DevCluster, ada: TestUser, conversation_id: str) -> list[str]:
-    """What another device of Ada's reads, whose client is the TypeScript one."""
+    """The texts that another device of Ada's reads, with the TypeScript client."""
     env = {
         **os.environ,
         "BLINDPIPE_URL": cluster.nodes[1],

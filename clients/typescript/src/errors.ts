@@ -1,6 +1,6 @@
-/** Errors of the service. A class per code is in `generated/errors.ts`; nobody needs to parse text. */
+/** Errors of the service. `generated/errors.ts` has a class per code; nobody needs to parse text. */
 
-/** What an error of the service says. */
+/** The parts of an error of the service. */
 export interface ErrorDetails {
   readonly code: string;
   readonly status: number;

@@ -1,4 +1,4 @@
-/** What an operator of a client may watch. Nothing here ever carries a secret or a text. */
+/** Hooks for the operator of a client. No hook ever carries a secret or a text. */
 
 export interface Hooks {
   connected(): void;
@@ -6,7 +6,11 @@ export interface Hooks {
   disconnected(details: { code: number; holders?: readonly string[] }): void;
   retry(details: { attempt: number; wait_ms: number; route: string }): void;
   rate_limited(details: { scope: string; wait_ms: number }): void;
-  undecryptable(details: { reason: string; event_id: string; conversation_id: string | null }): void;
+  undecryptable(details: {
+    reason: string;
+    event_id: string;
+    conversation_id: string | null;
+  }): void;
   key_changed(details: { type: string; principal_id: string; key_id: string | null }): void;
   dead_letter(details: { event_id: string; event: string; error: unknown }): void;
   resync(details: { oldest: string; head: string }): void;

@@ -6,9 +6,11 @@
 export * from "./client/client.js";
 export * from "./client/account.js";
 export * from "./client/conversation.js";
+export type { DeviceKeys } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
-export type { BegunStore } from "./client/tool-requests.js";
-export { ToolRequest, memoryBegunStore } from "./client/tool-requests.js";
+export type { ClientEvent } from "./client/events.js";
+export type { ConsentStore } from "./client/tool-requests.js";
+export { ToolRequest } from "./client/tool-requests.js";
 export * from "./errors.js";
 export * from "./generated/errors.js";
 export type { Hooks, Logger } from "./hooks.js";

@@ -1,10 +1,12 @@
 // A handler that dies at every await point: each event is answered exactly once.
 import assert from "node:assert/strict";
+import { createHmac } from "node:crypto";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions, type Context } from "@blindpipe/client/agent";
 import type { Conversation, ReceivedMessage } from "@blindpipe/client";
-import { devCluster, type DevCluster } from "@blindpipe/client/testing";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { MortalWorld } from "./mortal.js";
+import { asAgent, until } from "./support.js";
 
 /** CRASHES=1000 for the long form. */
 const CRASHES = Number(process.env["CRASHES"] ?? 100);
@@ -12,6 +14,8 @@ const CRASHES = Number(process.env["CRASHES"] ?? 100);
 const POINTS = 26;
 const MAX_LIFE_MS = 2_000;
 const STARTS_AT_ONCE = 4;
+/** The last life answers all that is left, in this time and a little more for each message. */
+const SETTLE_MS = 20_000;
 
 let cluster: DevCluster;
 
@@ -33,7 +37,11 @@ function handler(world: MortalWorld): (ctx: Context) => Promise<void> {
 }
 
 /** Lives of one agent, one after the other, each with another point of death. */
-async function live(options: AgentOptions, conversation: Conversation, crashes: number): Promise<void> {
+async function live(
+  options: AgentOptions,
+  conversation: Conversation,
+  crashes: number,
+): Promise<void> {
   for (let life = 0; life < crashes; life++) {
     const world = new MortalWorld(Math.floor(Math.random() * POINTS));
     await conversation.send(`message ${life}`);
@@ -44,6 +52,14 @@ async function live(options: AgentOptions, conversation: Conversation, crashes: 
     await world.run(agent);
     clearTimeout(end);
   }
+}
+
+/** The number of the newest message. */
+async function lastNumber(user: TestUser, conversation: Conversation): Promise<number> {
+  const path = `/conversations/${conversation.id}/messages`;
+  const query = { limit: 1 };
+  const [newest] = await user.client.account.http.data<{ seq: number }[]>({ method: "GET", path, query });
+  return newest?.seq ?? 0;
 }
 
 async function history(conversation: Conversation): Promise<ReceivedMessage[]> {
@@ -64,32 +80,72 @@ test(`after ${CRASHES} deaths every message has both replies, once and in order`
     const agent = new Agent({ ...options, fetch: world.fetch }).on("message", handler(world));
     const stop = new AbortController();
     const run = agent.run({ signal: stop.signal });
-    const wanted = each * 3;
-    let messages: ReceivedMessage[] = [];
-    for (const end = Date.now() + 20_000; messages.length < wanted && Date.now() < end; ) {
-      await new Promise((resolve) => setTimeout(resolve, 100));
-      messages = await history(conversation);
-    }
+    await until(async () => (await lastNumber(ada, conversation)) >= each * 3, SETTLE_MS + each * 100);
     stop.abort();
     await run;
-    check(await history(conversation), each);
+    const sent = Array.from({ length: each }, (_, i) => `message ${i}`);
+    check(await history(conversation), sent);
   });
   await Promise.all(lanes);
 });
 
-function check(messages: readonly ReceivedMessage[], sent: number): void {
-  assert(messages.every((message) => message.opened?.encrypted), "everything opens");
+test("a delivery of a webhook is answered once, however often its process dies", async () => {
+  const ada = await cluster.user("ada");
+  const options = await cluster.agent("hooked", ada.client);
+  await new Agent(options).check();
+  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  await conversation.send("hello");
+  const body = await eventOf(options, "message.created");
+  const secret = "a secret";
+  // A little later each time, until a delivery lives to its end; and once more after that.
+  const step = CRASHES >= 1000 ? 1 : 2;
+  const statuses: (number | null)[] = [];
+  for (let last = 0; statuses.filter((status) => status !== null).length < 2; last += step) {
+    const world = new MortalWorld(last);
+    const agent = new Agent({ ...options, url: cluster.nodes[last % 2]!, fetch: world.fetch });
+    const receive = agent.on("message", handler(world)).webhook(secret);
+    const answered = receive(signed(secret, body)).then(({ status }) => status);
+    statuses.push(await Promise.race([answered, world.death.then(() => null)]));
+  }
+  assert(statuses.indexOf(200) > 5, "it died at many points before");
+  assert.deepEqual(
+    statuses.filter((status) => status !== null),
+    [200, 200],
+  );
+  check(await history(conversation), ["hello"]);
+});
+
+/** An event as the service delivers it. */
+async function eventOf(options: AgentOptions, name: string): Promise<string> {
+  const response = await asAgent(options, "GET", `/agents/${options.agentId}/messages/poll?wait=0`);
+  const { data } = (await response.json()) as { data: { event: string }[] };
+  return JSON.stringify(data.find(({ event }) => event === name));
+}
+
+function signed(secret: string, body: string): Request {
+  const now = String(Math.floor(Date.now() / 1000));
+  const signature = createHmac("sha256", secret).update(`msg_1.${now}.${body}`).digest("base64");
+  const headers = {
+    "webhook-id": "msg_1",
+    "webhook-timestamp": now,
+    "webhook-signature": `v1,${signature}`,
+  };
+  return new Request("http://agent.invalid/", { method: "POST", headers, body });
+}
+
+function check(messages: readonly ReceivedMessage[], sent: readonly string[]): void {
+  assert(
+    messages.every((message) => message.opened?.encrypted),
+    "everything opens",
+  );
   const texts = messages
     .filter((message) => message.message.sender.type === "agent")
     .map((message) => String(message.opened!.content["text"]).replace(/ [\d.e-]+$/, ""));
-  const wanted = Array.from({ length: sent }, (_, i) => [
-    `first to message ${i}`,
-    `second to message ${i}`,
-  ]);
+  const wanted = sent.map((text) => [`first to ${text}`, `second to ${text}`]);
   assert.deepEqual(texts, wanted.flat());
 }
 
-test("after two days away the history says what was sent, since the server has forgotten ids", async () => {
+test("after two days away the history says what was sent: the server has forgotten ids", async () => {
   const ada = await cluster.user("ada");
   const options = await cluster.agent("traveller", ada.client);
   await new Agent(options).check();
@@ -125,6 +181,9 @@ test("after two days away the history says what was sent, since the server has f
     Date.now = now;
   }
   const texts = (await history(conversation)).map((each) => String(each.opened?.content["text"]));
-  assert.deepEqual(texts.map((text) => text.split(" ")[0]), ["hello", "first", "second"]);
+  assert.deepEqual(
+    texts.map((text) => text.split(" ")[0]),
+    ["hello", "first", "second"],
+  );
   assert.equal(sends.length, 1, "only the second reply was posted");
 });

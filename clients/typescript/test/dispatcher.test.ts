@@ -28,22 +28,32 @@ test("one event of a conversation at a time, several conversations at once", asy
       const name = each.conversation_id ?? "";
       busy.set(name, (busy.get(name) ?? 0) + 1);
       assert.equal(busy.get(name), 1);
-      atOnce = Math.max(atOnce, [...busy.values()].reduce((sum, count) => sum + count, 0));
+      atOnce = Math.max(
+        atOnce,
+        [...busy.values()].reduce((sum, count) => sum + count, 0),
+      );
       await pause(Math.random() * 4);
       busy.set(name, 0);
       seen.push(each.seq);
     },
     onProgress: (cursor) => acks.push(cursor),
   });
-  for (let seq = 1; seq <= 60; seq++) dispatcher.push(event(seq, ["a", "b", "c", "d", undefined][seq % 5]));
+  for (let seq = 1; seq <= 60; seq++)
+    dispatcher.push(event(seq, ["a", "b", "c", "d", undefined][seq % 5]));
   await dispatcher.idle();
   assert.equal(atOnce, 3);
   for (let rest = 0; rest < 5; rest++) {
     const line = seen.filter((seq) => seq % 5 === rest);
-    assert.deepEqual(line, [...line].sort((x, y) => x - y));
+    assert.deepEqual(
+      line,
+      [...line].sort((x, y) => x - y),
+    );
   }
   const numbers = acks.map((cursor) => Number(cursor.slice(2)));
-  assert.deepEqual(numbers, [...numbers].sort((x, y) => x - y));
+  assert.deepEqual(
+    numbers,
+    [...numbers].sort((x, y) => x - y),
+  );
   assert.equal(acks.at(-1), "1-60");
 });
 

@@ -113,9 +113,5 @@ async function grant(
     body: JSON.stringify({ conversation_id: conversation.id, scopes: ["notification:send"] }),
   });
   const { data } = (await response.json()) as { data: { grant_id: string } };
-  await ada.client.account.http.data({
-    method: "POST",
-    path: `/grants/${data.grant_id}/decision`,
-    body: { decision: "approve" },
-  });
+  await ada.client.decideGrant(data.grant_id, "approve");
 }

@@ -135,7 +135,13 @@ test("envelopes, by everyone's lane, by an agent's lane and by slot", { skip }, 
       time,
     });
     for (const key of [{ secret: hex(secret) }, ...(isReader ? [laneJson] : [])]) {
-      const answer = await ask({ do: "open", ...about, ...key, ...keys.publicJson, envelope: hex(envelope) });
+      const answer = await ask({
+        do: "open",
+        ...about,
+        ...key,
+        ...keys.publicJson,
+        envelope: hex(envelope),
+      });
       assert.deepEqual([answer["content"], answer["time"]], [content, time]);
     }
 
@@ -180,7 +186,11 @@ test("wraps", { skip }, async () => {
     const given = addressed ? lane : secret;
     const previous = bytes(id());
     const time = randomInt(2 ** 47);
-    const about = { conversation: hex(conversation), epoch, recipient: hex(e2ee.principalBytes(recipient)) };
+    const about = {
+      conversation: hex(conversation),
+      epoch,
+      recipient: hex(e2ee.principalBytes(recipient)),
+    };
 
     const wrap = await e2ee.sealWrap({
       kind: addressed ? 2 : 1,

@@ -18,7 +18,10 @@ after(() => cluster?.stop());
 test("a node dies: the socket comes back, and nothing is lost or doubled", async () => {
   const options = await cluster.agent("survivor", ada.client);
   const lost: number[] = [];
-  const agent = new Agent({ ...options, hooks: { disconnected: ({ code }) => void lost.push(code) } });
+  const agent = new Agent({
+    ...options,
+    hooks: { disconnected: ({ code }) => void lost.push(code) },
+  });
   agent.on("message", (ctx) => ctx.reply(`You said: ${ctx.text}`));
   await running(agent, async () => {
     const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
@@ -33,7 +36,10 @@ test("a node dies: the socket comes back, and nothing is lost or doubled", async
       (all) => all.filter(fromAgent).length >= 10,
     );
     const texts = events.filter(fromAgent).map((event) => event.opened?.content["text"]);
-    assert.deepEqual(texts, Array.from({ length: 10 }, (_, i) => `You said: after ${i}`));
+    assert.deepEqual(
+      texts,
+      Array.from({ length: 10 }, (_, i) => `You said: after ${i}`),
+    );
     assert(lost.length > 0, "the connection was lost");
   });
 });

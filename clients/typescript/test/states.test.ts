@@ -52,7 +52,10 @@ class Machine {
     const own = vector.keys.map((key: Vector) => key.key_id);
     this.pins = new e2ee.Pins(this.me, vector.policy, own);
     this.room = new e2ee.Room(this.conversation, vector.plaintext);
-    const rows = vector.tools.map(({ tool, scope, sensitivity }: Vector) => [tool, { scope, sensitivity }]);
+    const rows = vector.tools.map(({ tool, scope, sensitivity }: Vector) => [
+      tool,
+      { scope, sensitivity },
+    ]);
     this.consents = new e2ee.Consents(Object.fromEntries(rows));
   }
 

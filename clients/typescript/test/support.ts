@@ -2,7 +2,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
-import type { ClientEvent } from "@blindpipe/client";
+import type { ClientEvent, Conversation } from "@blindpipe/client";
 import type { TestUser } from "@blindpipe/client/testing";
 
 /** Runs an agent for the time of a test. */
@@ -92,4 +92,38 @@ export async function stopExample(child: ChildProcess): Promise<number | null> {
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve));
   child.kill("SIGTERM");
   return ended;
+}
+
+/** Waits until something is there. */
+export async function until<T>(look: () => T | Promise<T>, ms = 10_000): Promise<NonNullable<T>> {
+  for (const end = Date.now() + ms; Date.now() < end;) {
+    const found = await look();
+    if (found) return found;
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+  throw new Error("it did not come");
+}
+
+/** The texts of a conversation, oldest first; the reason where one does not open. */
+export async function texts(conversation: Conversation): Promise<unknown[]> {
+  const all: unknown[] = [];
+  for await (const { opened, fault } of conversation.history()) {
+    all.unshift(opened ? opened.content["text"] : fault?.reason);
+  }
+  return all;
+}
+
+/** Calls of an agent without its client. */
+export function asAgent(
+  options: AgentOptions,
+  method: string,
+  path: string,
+  body?: unknown,
+): Promise<Response> {
+  const init: RequestInit = { method, headers: { authorization: `Bearer ${options.token}` } };
+  if (body !== undefined) {
+    init.headers = { ...init.headers, "content-type": "application/json" };
+    init.body = JSON.stringify(body);
+  }
+  return fetch(options.url + path, init);
 }

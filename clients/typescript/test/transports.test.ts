@@ -1,5 +1,6 @@
-// The same agent by socket, poll and webhook; clear text; standby.
+// An agent by socket, poll and webhook; clear text; standby.
 import assert from "node:assert/strict";
+import { createHmac } from "node:crypto";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { mkdtemp, stat } from "node:fs/promises";
@@ -8,6 +9,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Agent, toNode, type AgentOptions } from "@blindpipe/client/agent";
 import type { Conversation } from "@blindpipe/client";
+import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { answerTo, collect, fromAgent, running } from "./support.js";
 
@@ -51,14 +53,16 @@ test("by poll, and the acknowledgement is the cursor", async () => {
   await running(again, async () => {
     const conversation = await talk(options);
     await conversation.send("three");
-    for (const end = Date.now() + 5_000; replayed.length === 0 && Date.now() < end; ) {
+    for (const end = Date.now() + 5_000; replayed.length === 0 && Date.now() < end;) {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
   });
   assert.deepEqual(replayed, ["three"]);
 });
 
-async function listening(handler: Parameters<typeof createServer>[1]): Promise<{ server: Server; url: string }> {
+async function listening(
+  handler: Parameters<typeof createServer>[1],
+): Promise<{ server: Server; url: string }> {
   const server = createServer(handler);
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` };
@@ -73,7 +77,9 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
     if (failures-- > 0) throw new Error("once");
   });
   await agent.check();
-  const receive = toNode(agent.webhook(secret));
+  // The secret is being rotated: deliveries under either one are genuine.
+  const next = `whsec_${Buffer.alloc(32, 8).toString("base64")}`;
+  const receive = toNode(agent.webhook([next, secret]));
   const { server, url } = await listening((request, response) => void receive(request, response));
   try {
     const registered = await fetch(`${options.url}/agents/${options.agentId}/webhook`, {
@@ -87,7 +93,8 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
     await isAnswered(conversation, "first");
     await isAnswered(conversation, "second");
     const texts: unknown[] = [];
-    for await (const message of conversation.history()) texts.unshift(message.opened?.content["text"]);
+    for await (const message of conversation.history())
+      texts.unshift(message.opened?.content["text"]);
     assert.deepEqual(texts, ["first", "You said: first", "second", "You said: second"]);
     const forged = await fetch(url, { method: "POST", body: "{}" });
     assert.equal(forged.status, 401);
@@ -95,6 +102,52 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
     server.closeAllConnections();
     server.close();
   }
+});
+
+test("a webhook's handler that is too slow asks for another try", async (t) => {
+  const options = await cluster.agent("slow", ada.client);
+  const agent = new Agent(options).on("agent.created", () => new Promise(() => {}));
+  await agent.check();
+  const secret = "a secret without a prefix";
+  const receive = agent.webhook(secret);
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const event = { event_id: newUlid(), event: "agent.created", cursor: "1-1", seq: 1, data: {} };
+  const body = JSON.stringify({ ...event, created_at: new Date().toISOString() });
+  const [id, now] = ["msg_1", String(Math.floor(Date.now() / 1000))];
+  const signature = createHmac("sha256", secret).update(`${id}.${now}.${body}`).digest("base64");
+  const signed = {
+    "webhook-id": id,
+    "webhook-timestamp": now,
+    "webhook-signature": `v1,${signature}`,
+  };
+  const deliver = (headers: Record<string, string>): Promise<Response> =>
+    receive(new Request("http://agent.invalid/", { method: "POST", headers, body }));
+  const answer = deliver(signed);
+  for (let i = 0; i < 50; i++) await new Promise((resolve) => setImmediate(resolve));
+  t.mock.timers.tick(9_000);
+  assert.equal((await answer).status, 503);
+  assert.equal((await answer).headers.get("retry-after"), "5");
+  const late = { ...signed, "webhook-timestamp": String(Number(now) - 301) };
+  assert.equal((await deliver(late)).status, 401);
+});
+
+test("other events have handlers too, behind the same middleware", async () => {
+  const options = await cluster.agent("watcher", ada.client);
+  const seen: string[] = [];
+  const agent = new Agent(options)
+    .use(async (ctx, next) => {
+      seen.push(`before ${ctx.event.event}`);
+      await next();
+      seen.push(`after ${ctx.event.event}`);
+    })
+    .on("relation.created", (ctx) => void seen.push(String(ctx.payload["agent_id"])))
+    .on("message", (ctx) => ctx.reply("done"));
+  await running(agent, async () => {
+    const conversation = await talk(options);
+    await answerTo(ada, () => conversation.send("?"));
+  });
+  const wanted = ["before relation.created", options.agentId, "after relation.created"];
+  assert.deepEqual(seen, [...wanted, "before message.created", "after message.created"]);
 });
 
 test("clear text is refused unless the developer allows it", async () => {
@@ -113,7 +166,7 @@ test("clear text is refused unless the developer allows it", async () => {
     });
   await running(refusing, async () => {
     await sendClear("hello");
-    for (const end = Date.now() + 5_000; reasons.length === 0 && Date.now() < end; ) {
+    for (const end = Date.now() + 5_000; reasons.length === 0 && Date.now() < end;) {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
     assert.deepEqual(reasons, ["clear"]);
@@ -121,7 +174,11 @@ test("clear text is refused unless the developer allows it", async () => {
   const allowing = new Agent({ ...options, plaintext: "allow" });
   allowing.on("message", (ctx) => ctx.reply(`You said: ${ctx.text} (${ctx.encrypted})`));
   await running(allowing, async () => {
-    const events = await collect(ada, () => sendClear("again"), (all) => all.some(fromAgent));
+    const events = await collect(
+      ada,
+      () => sendClear("again"),
+      (all) => all.some(fromAgent),
+    );
     const answer = events.find(fromAgent)!;
     assert.equal(answer.message.payload?.["text"], "You said: again (false)");
     // The person never chose clear text here, so it is not shown as said by anybody.
@@ -181,12 +238,16 @@ test("sends beyond the budget wait in their order", async () => {
   const bob = await cluster.user("bob", {
     hooks: { rate_limited: ({ scope }) => void limited.push(scope) },
   });
-  const conversation = await bob.client.open({ type: "direct", user_id: ada.client.account.userId });
+  const conversation = await bob.client.open({
+    type: "direct",
+    user_id: ada.client.account.userId,
+  });
   await conversation.send("0");
   const texts = Array.from({ length: 30 }, (_, i) => String(i + 1));
   await Promise.all(texts.map((text) => conversation.send(text)));
   const stored: string[] = [];
-  for await (const { opened } of conversation.history()) stored.push(String(opened?.content["text"]));
+  for await (const { opened } of conversation.history())
+    stored.push(String(opened?.content["text"]));
   assert.deepEqual(stored.reverse(), ["0", ...texts]);
   assert(limited.includes("user_message_send"));
 });

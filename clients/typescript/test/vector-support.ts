@@ -2,7 +2,8 @@
 import { readFileSync } from "node:fs";
 import * as e2ee from "@blindpipe/client/e2ee";
 
-const FOLDER = process.env["BLINDPIPE_VECTORS"] ?? new URL("../../../vectors/", import.meta.url).pathname;
+const FOLDER =
+  process.env["BLINDPIPE_VECTORS"] ?? new URL("../../../vectors/", import.meta.url).pathname;
 const bytes = e2ee.fromHex;
 
 // Vectors are JSON of many shapes, which their README tells.

@@ -75,7 +75,7 @@ impl Counts {
         })
     }
 
-    /// What was counted since `before`, per `n`.
+    /// The counts since `before`, divided by `n`.
     fn since(self, before: Counts, n: f64) -> Counts {
         Counts {
             lookups: (self.lookups - before.lookups) / n,
@@ -154,7 +154,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     }
     let took = started.elapsed().as_secs_f64();
     let mut sends = Counts::read(cluster).await?.since(before, f64::from(SENDS));
-    // What the silent sockets ask meanwhile is not the sends'.
+    // The silent sockets' own requests meanwhile do not belong to the sends.
     let per_send = took / f64::from(SENDS);
     sends.commands -= idle.commands * per_send;
     sends.publishes -= idle.publishes * per_send;

@@ -1,4 +1,4 @@
-//! What the sweep reads in Postgres, and its log.
+//! The sweep's reads in Postgres, and its log.
 
 use blindpipe_protocol::revocation::RevocationReason;
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! What the metrics say of delivery, pools and queues.
+//! The metrics of delivery, pools and queues.
 
 use serde_json::json;
 

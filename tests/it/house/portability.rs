@@ -1,4 +1,4 @@
-//! What the named statements need of Postgres. A pooler in transaction mode, a managed Postgres or
+//! The named statements' needs of Postgres. A pooler in transaction mode, a managed Postgres or
 //! a compatible engine must have what stands here, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ const ABSENT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// What few statements or functions use, and which. An engine without it needs another body there.
+/// Rare features and the statements or functions that use each. An engine without it needs another body there.
 const RARE: [(&str, &[&str]); 16] = [
     // Arrays are concatenated by an aggregate of the schema.
     ("array_concat", &["messages.send"]),

@@ -148,7 +148,7 @@ async fn a_stolen_session_s_end_suspends_the_webhooks_of_its_agents() {
     assert_eq!(receiver.texts(), ["one", "one", "two"]);
 }
 
-/// The agents and their tokens are the owner's. What the stolen session set last is suspended.
+/// The agents and their tokens are the owner's. Webhooks that the stolen session set last are suspended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stolen_session_s_end_suspends_the_webhooks_that_it_set() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;

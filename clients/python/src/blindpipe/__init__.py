@@ -1,8 +1,8 @@
 """Agents and people on Blindpipe, encrypted end to end with `bp1`.
 
 `Agent` is the side of a program that answers, `Client` that of a person. `blindpipe.api_errors` has
-a class per refusal of the service, `blindpipe.e2ee` the encryption alone, `blindpipe.testing` a real
-cluster for tests.
+a class per refusal of the service. `blindpipe.e2ee` is the encryption alone, `blindpipe.testing` a
+real cluster for tests.
 """
 
 from .agent import (

@@ -65,7 +65,7 @@ class Closed(BlindpipeError):
 
 
 class IdConflict(BlindpipeError):
-    """An earlier message has this id, and it is not one's own."""
+    """An earlier message has this id, and it is another sender's."""
 
     def __init__(self) -> None:
         super().__init__("ID_CONFLICT", 0, "another message has this id", _local(False))

@@ -1,4 +1,4 @@
-"""What an operator of a client may watch. Nothing here ever carries a secret or a text."""
+"""Hooks for an operator who watches a client. Nothing here ever carries a secret or a text."""
 
 from __future__ import annotations
 

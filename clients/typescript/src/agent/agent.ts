@@ -1,12 +1,13 @@
 /** An agent: what comes is opened and handled in order, and answered exactly once. */
 import type { Principal } from "../e2ee/keys.js";
+import { UsageError } from "../e2ee/errors.js";
 import { HookCaller, type Logger, SILENT } from "../hooks.js";
 import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
 import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
 import { type Running, start } from "./startup.js";
-import { SocketReader, readByPoll, receiver } from "./transports.js";
-import type { WebhookHandler } from "./webhook.js";
+import { type Delivered, SocketReader, readByPoll, receiver } from "./transports.js";
+import type { WebhookHandler, WebhookSecrets } from "./webhook.js";
 
 export interface RunOptions {
   /** `poll` for cron and serverless; `socket` is the default. */
@@ -64,8 +65,9 @@ export class Agent {
   /** The tap: a person behind this agent takes the key for that principal's. */
   async trust(principal: Principal, keyId: string): Promise<void> {
     const { pins, save, parts } = await this.#start();
-    pins.confirm(principal, keyId);
+    if (!pins.confirm(principal, keyId)) throw new UsageError("this key was never shown");
     parts.session.reconsider(principal);
+    parts.session.options.onLearned?.();
     await save();
   }
 
@@ -87,7 +89,7 @@ export class Agent {
       const running = await this.#start();
       const inbox = this.#inbox(running);
       const { signal } = this.#stopping;
-      if (options.transport === "poll") await readByPoll(running.parts, inbox, this.#hooks, signal);
+      if (options.transport === "poll") await readByPoll(running.parts, inbox, signal);
       else await this.#runSocket(running, inbox, options.standby ?? false);
       await running.save();
       if (this.#failure) throw this.#failure;
@@ -115,7 +117,14 @@ export class Agent {
   async #runSocket({ parts }: Running, inbox: Inbox, isStandby: boolean): Promise<void> {
     const closing = new AbortController();
     const { signal } = closing;
-    const reader = new SocketReader(this.#options, this.#hooks, inbox, parts.http, signal, isStandby);
+    const reader = new SocketReader(
+      this.#options,
+      this.#hooks,
+      inbox,
+      parts.http,
+      signal,
+      isStandby,
+    );
     this.#reader = reader;
     const stopped = new Promise<void>((resolve) => {
       if (this.#stopping.signal.aborted) resolve();
@@ -154,13 +163,13 @@ export class Agent {
 
   /**
    * A receiver of deliveries. A handler has 9 s there; slow ones belong on a socket or a poll. A
-   * delivery is answered 200 once its handler has ended.
+   * delivery is answered 200 once its handler has ended. While the secret is rotated, give both.
    */
-  webhook(secret: string): WebhookHandler {
-    const started = async (): Promise<{ parts: Running["parts"]; processor: Processor }> => {
-      const { parts } = await this.#start();
-      return { parts, processor: this.#processor };
+  webhook(secrets: WebhookSecrets): WebhookHandler {
+    const started = async (): Promise<Delivered> => {
+      const { parts, save } = await this.#start();
+      return { parts, processor: this.#processor, save };
     };
-    return receiver(secret, started, this.#logger);
+    return receiver(secrets, started, this.#logger);
   }
 }

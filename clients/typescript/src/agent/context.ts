@@ -1,11 +1,11 @@
-/** What a handler gets. */
+/** The context that a handler gets. */
 import type { JsonObject } from "../e2ee/content.js";
 import type { FileContent } from "../e2ee/file.js";
 import { UsageError } from "../e2ee/errors.js";
 import { type Origin, originKey, replyId } from "../e2ee/replies.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import type { OpenedSender } from "../core/session.js";
-import type { EventObject, Message, Sent } from "../core/types.js";
+import type { EventObject, Grant, Message, Sent } from "../core/types.js";
 import type { Answered, Draft } from "./outbox.js";
 import { MessageStream } from "./stream.js";
 import type { CallOptions, CallResult } from "./tool-calls.js";
@@ -173,7 +173,12 @@ export class Context {
     const { parts, origin } = this.#input;
     const requestId = await replyId(parts.agentId, origin, this.#name(options.key));
     const userId = options.user ?? (this.sender?.type === "user" ? this.sender.id : undefined);
-    return parts.toolCalls.call(this.conversation, requestId, { ...options, user: userId }, this.signal);
+    return parts.toolCalls.call(
+      this.conversation,
+      requestId,
+      { ...options, user: userId },
+      this.signal,
+    );
   }
 
   /** A question that may wait for days: its state travels with it, and no process waits. */
@@ -190,8 +195,21 @@ export class Context {
     return this.send(this.conversation, content, options);
   }
 
+  /** Asks the person for scopes in this conversation; `grant.decided` brings the answer. */
+  requestGrant(scopes: readonly string[], options: { reason?: string } = {}): Promise<Grant> {
+    const { http, agentId } = this.#input.parts;
+    return http.data<Grant>({
+      method: "POST",
+      path: `/agents/${agentId}/grants/request`,
+      body: { conversation_id: this.conversation, scopes, ...options },
+    });
+  }
+
   /** The file of this message, or of the content given. */
-  file(content: JsonObject = this.payload): { readonly name: string; bytes(): Promise<Uint8Array> } {
+  file(content: JsonObject = this.payload): {
+    readonly name: string;
+    bytes(): Promise<Uint8Array>;
+  } {
     const file = content as unknown as FileContent;
     if (file.type !== "file") throw new UsageError("this message is no file");
     return { name: file.name, bytes: () => downloadFile(this.#input.parts.http, file) };
@@ -237,7 +255,7 @@ export class DeferredStream {
     else this.#written += part;
   }
 
-  /** One durable, signed message: the text written, or another content. */
+  /** Sends a durable, signed message: the text written, or another content. */
   async end(content?: JsonObject): Promise<Sent> {
     const stream = await this.opening;
     return stream.end(content);

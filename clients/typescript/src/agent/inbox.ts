@@ -2,17 +2,16 @@
 import type { Session } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
 import type { HookCaller, Logger } from "../hooks.js";
+import { Load } from "../transport/load.js";
 import { sleep } from "../transport/wait.js";
 import { Dispatcher } from "./dispatcher.js";
 import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
 
-const DEFAULT_CONCURRENCY = 8;
+const DEFAULT_CONCURRENT_CONVERSATIONS = 8;
 const ACK_INTERVAL_MS = 200;
 const STOP_GRACE_MS = 25_000;
-const MAX_PENDING_EVENTS = 2_000;
-const RESUME_BELOW_EVENTS = 200;
 
 export interface InboxParts {
   readonly options: AgentOptions;
@@ -40,29 +39,23 @@ export class Inbox {
   /** Numbers up to this one were in the inbox before this connection. */
   replayedTo = 0;
   #ackTimer: ReturnType<typeof setTimeout> | null = null;
-  #onRoom: (() => void)[] = [];
+  /** The events that were taken in and are not handled. */
+  readonly load = new Load();
+  readonly #lengths = new WeakMap<EventObject, number>();
 
   constructor(private readonly setup: InboxParts) {
     this.#dispatcher = new Dispatcher({
-      concurrency: setup.options.concurrency ?? DEFAULT_CONCURRENCY,
+      concurrency: setup.options.concurrency ?? DEFAULT_CONCURRENT_CONVERSATIONS,
       handle: (event) => this.#handle(event),
       onProgress: (cursor) => this.#progress(cursor),
     });
   }
 
-  get isFull(): boolean {
-    return this.#dispatcher.pending >= MAX_PENDING_EVENTS;
-  }
-
-  /** Resolves when few enough events wait, so that a backlog stays on the server. */
-  room(): Promise<void> {
-    if (!this.isFull) return Promise.resolve();
-    return new Promise((resolve) => this.#onRoom.push(resolve));
-  }
-
-  /** Takes an event in. A standby only learns from it. */
-  take(event: EventObject, isStandby: boolean): void {
-    if (this.setup.stopping.aborted) return;
+  /** Takes in an event whose frame has this length. A standby only learns from it. */
+  take(event: EventObject, length: number, isStandby: boolean): void {
+    if (this.setup.stopping.aborted) return this.load.release();
+    this.load.add(length);
+    this.#lengths.set(event, length);
     if (!isStandby) this.received = event.cursor;
     const { toolCalls, session } = this.setup.parts;
     if (event.event === "artifact_response") {
@@ -70,8 +63,16 @@ export class Inbox {
     }
     this.#intake = this.#intake.then(async () => {
       await this.observe(event, session);
-      if (!isStandby && !this.setup.stopping.aborted) this.#dispatcher.push(event);
+      if (isStandby || this.setup.stopping.aborted) this.load.remove(length);
+      else this.#dispatcher.push(event);
     });
+  }
+
+  /** Cursors of before mean nothing any more: reading begins after the last acknowledgement. */
+  resync(details: { oldest: string; head: string }): void {
+    this.received = null;
+    this.ackable = null;
+    this.setup.hooks.call("resync", details);
   }
 
   async observe(event: EventObject, session: Session): Promise<void> {
@@ -86,6 +87,14 @@ export class Inbox {
 
   /** Runs the handlers of an event until they succeed, or the last try has failed. */
   async #handle(event: EventObject): Promise<void> {
+    try {
+      await this.#tryUntilHandled(event);
+    } finally {
+      this.load.remove(this.#lengths.get(event) ?? 0);
+    }
+  }
+
+  async #tryUntilHandled(event: EventObject): Promise<void> {
     const { options, processor, parts, hooks, stopping } = this.setup;
     const delays = options.retryDelays ?? DEFAULT_RETRY_DELAYS_MS;
     for (let attempt = 0; ; attempt++) {
@@ -113,8 +122,6 @@ export class Inbox {
   #progress(cursor: string): void {
     this.ackable = cursor;
     this.#ackTimer ??= setTimeout(() => this.flushAck(), ACK_INTERVAL_MS);
-    if (this.#dispatcher.pending > RESUME_BELOW_EVENTS) return;
-    this.#onRoom.splice(0).forEach((resolve) => resolve());
   }
 
   flushAck(): void {
@@ -141,6 +148,7 @@ export class Inbox {
   /** Begins no further event, and lets handlers end for a while. */
   async finish(): Promise<void> {
     this.#dispatcher.stop();
+    this.load.release();
     const grace = new AbortController();
     const over = sleep(STOP_GRACE_MS, grace.signal).catch(() => {});
     await Promise.race([this.#dispatcher.idle(), over]);

@@ -1,4 +1,4 @@
-/** What an agent is made of. */
+/** The options of an agent. */
 import { AgentSeed } from "../e2ee/keys.js";
 import type { TrustPolicy } from "../e2ee/trust.js";
 import { UsageError } from "../e2ee/errors.js";

@@ -12,10 +12,10 @@ import type { Http } from "../transport/http.js";
 
 /** The server remembers ids for 24 hours; this leaves room for clocks and queues. */
 const SAFE_REPEAT_MS = 20 * 3_600_000;
-const HISTORY_PAGE = 100;
+const HISTORY_PAGE_MESSAGES = 100;
 const MAX_HISTORY_PAGES = 20;
 
-/** What a send answers, and where a search for an earlier run begins. */
+/** The message that a send answers: a search for an earlier run begins there. */
 export interface Answered {
   readonly message: Message;
   readonly opened: OpenedMessage;
@@ -122,7 +122,7 @@ export class Outbox {
     throw new IdConflict();
   }
 
-  /** One's own message with this id, after the message that it answers. */
+  /** Finds the agent's own message with this id, after the message that it answers. */
   async find(
     conversationId: string,
     clientMessageId: string,
@@ -135,11 +135,12 @@ export class Outbox {
       const answer = await this.http.call<Message[]>({
         method: "GET",
         path: `/agents/${this.agentId}/conversations/${conversationId}/messages`,
-        query: { direction, cursor, limit: HISTORY_PAGE },
+        query: { direction, cursor, limit: HISTORY_PAGE_MESSAGES },
       });
       for (const message of answer.data) {
         const id = message.client_message_id;
-        if (id && equal(idBytes(id), wanted) && (await this.#isOwn(message))) return sentOf(message);
+        if (id && equal(idBytes(id), wanted) && (await this.#isOwn(message)))
+          return sentOf(message);
       }
       if (!answer.nextCursor) return null;
       cursor = answer.nextCursor;
@@ -147,7 +148,7 @@ export class Outbox {
     return null;
   }
 
-  /** One's own question, opened; null if the history does not have it. */
+  /** Opens the agent's own question; null if the history does not have it. */
   async question(
     conversationId: string,
     messageId: string,
@@ -155,12 +156,16 @@ export class Outbox {
   ): Promise<OpenedMessage | null> {
     let cursor: string | undefined = before;
     for (let page = 0; cursor && page < MAX_HISTORY_PAGES; page++) {
-      const answer: { data: Message[]; nextCursor: string | null } = await this.http.call<Message[]>({
+      const answer: { data: Message[]; nextCursor: string | null } = await this.http.call<
+        Message[]
+      >({
         method: "GET",
         path: `/agents/${this.agentId}/conversations/${conversationId}/messages`,
-        query: { direction: "backward", cursor, limit: HISTORY_PAGE },
+        query: { direction: "backward", cursor, limit: HISTORY_PAGE_MESSAGES },
       });
-      const message = answer.data.find((each) => equal(idBytes(each.message_id), idBytes(messageId)));
+      const message = answer.data.find((each) =>
+        equal(idBytes(each.message_id), idBytes(messageId)),
+      );
       if (message) return this.#openOwn(message);
       cursor = answer.nextCursor ?? undefined;
     }

@@ -1,4 +1,4 @@
-/** What a context needs of its agent. */
+/** The parts of an agent that a context needs. */
 import type { Session } from "../core/session.js";
 import type { Http } from "../transport/http.js";
 import type { Socket } from "../transport/socket.js";

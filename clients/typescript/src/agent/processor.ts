@@ -1,5 +1,5 @@
-/** One event: opened, given to its handlers, and judged. */
-import { equal, fromBase64 } from "../e2ee/bytes.js";
+/** Opens an event, and gives it to its handlers. */
+import { equal, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
@@ -14,7 +14,7 @@ import type { AgentParts } from "./parts.js";
 export type Handler = (context: Context) => unknown;
 export type Middleware = (context: Context, next: () => Promise<void>) => unknown;
 
-/** What a developer has registered. */
+/** The handlers and the middleware that a developer has registered. */
 export class Handlers {
   readonly #byEvent = new Map<string, Handler[]>();
   readonly #byTag = new Map<string, Handler>();
@@ -66,7 +66,7 @@ export class Processor {
     private readonly hooks: HookCaller,
   ) {}
 
-  /** Runs the handlers of an event once. What does not open is told to a hook, and is handled. */
+  /** Runs the handlers once. A message that does not open goes to a hook, and is handled. */
   async process(
     event: EventObject,
     parts: AgentParts,
@@ -123,7 +123,8 @@ export class Processor {
 
 async function originOf(event: EventObject, answered: Answered | null): Promise<Origin> {
   const message = answered?.message;
-  if (!answered?.opened.encrypted || !message?.client_message_id) return eventOrigin(event.event_id);
+  if (!answered?.opened.encrypted || !message?.client_message_id)
+    return eventOrigin(event.event_id);
   const sender = { type: message.sender.type, id: message.sender.id };
   return messageOrigin(message.conversation_id, sender, message.client_message_id);
 }
@@ -137,8 +138,14 @@ async function askedQuestion(answered: Answered, parts: AgentParts): Promise<Jso
   if (!asked || asked.content["type"] !== "question") return null;
   if (asked.re !== null && !isSameHash(opened.content["re"], asked.re)) return null;
   const mayAnswer = asked.content["for"];
-  const isMeant = Array.isArray(mayAnswer) && mayAnswer.includes(opened.sender.id);
+  const isMeant =
+    Array.isArray(mayAnswer) && mayAnswer.some((id) => isSameId(id, opened.sender.id));
   return isMeant ? asked.content : null;
+}
+
+/** Ids have several spellings, so their bytes are compared. */
+function isSameId(one: unknown, other: string): boolean {
+  return typeof one === "string" && isId(one) && equal(idBytes(one), idBytes(other));
 }
 
 function isSameHash(one: unknown, other: string): boolean {

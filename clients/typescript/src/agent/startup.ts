@@ -15,11 +15,11 @@ import type { AgentParts } from "./parts.js";
 import { type PinStore, filePins } from "./pin-store.js";
 import { ToolCalls } from "./tool-calls.js";
 
-/** What a started agent holds. */
+/** A started agent. */
 export interface Running {
   readonly parts: AgentParts;
   readonly pins: Pins;
-  /** Keeps pins and marks where the developer said; never fails. */
+  /** Keeps pins and marks where the developer said, if they have changed; never fails. */
   readonly save: () => Promise<void>;
 }
 
@@ -42,7 +42,7 @@ export async function start(
   const { pins, store, marks } = await loadTrust(options, self, keys, logger);
   await pins.directory(self, keys);
   const allowsClear = keys.length === 0 || options.plaintext === "allow";
-  let save = async (): Promise<void> => {};
+  const saver = new Saver(store, logger);
   const session = new Session({
     http,
     self,
@@ -55,13 +55,17 @@ export async function start(
     maxAgeMs: options.maxAge,
     onNotice: ({ kind, about, keyId }) => {
       hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId });
-      void save();
     },
+    onLearned: () => saver.soon(),
   });
-  if (store) save = () => saveTrust(store, pins, session, logger);
+  saver.hold(pins, session);
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
-  return { parts: { agentId, http, session, outbox, toolCalls, socket }, pins, save: () => save() };
+  return {
+    parts: { agentId, http, session, outbox, toolCalls, socket },
+    pins,
+    save: () => saver.save(),
+  };
 }
 
 /** Checks the keys that are held. A key is never replaced in silence. */
@@ -142,16 +146,47 @@ async function loadTrust(
   return { pins, store, marks: new Map(Object.entries(stored?.marks ?? {})) };
 }
 
-async function saveTrust(
-  store: PinStore,
-  pins: Pins,
-  session: Session,
-  logger: Logger,
-): Promise<void> {
-  const marks = Object.fromEntries(session.marks());
-  try {
-    await store.save({ pins: pins.store(), marks });
-  } catch {
-    logger.error("the pins could not be stored");
+/** Many things are learned together, such as the keys of a group. */
+const SAVE_DELAY_MS = 500;
+
+/** Keeps pins and marks where the developer said, one save after the other. */
+class Saver {
+  #held: { readonly pins: Pins; readonly session: Session } | null = null;
+  #last: Promise<void> = Promise.resolve();
+  #timer: ReturnType<typeof setTimeout> | null = null;
+  #hasChanged = false;
+
+  constructor(
+    private readonly store: PinStore | null,
+    private readonly logger: Logger,
+  ) {}
+
+  hold(pins: Pins, session: Session): void {
+    this.#held = { pins, session };
+  }
+
+  soon(): void {
+    this.#hasChanged = true;
+    if (this.store) this.#timer ??= setTimeout(() => void this.save(), SAVE_DELAY_MS);
+  }
+
+  save(): Promise<void> {
+    if (this.#timer) clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#last = this.#last.then(() => this.#write());
+    return this.#last;
+  }
+
+  async #write(): Promise<void> {
+    if (!this.store || !this.#held || !this.#hasChanged) return;
+    const { pins, session } = this.#held;
+    const marks = Object.fromEntries(session.marks());
+    this.#hasChanged = false;
+    try {
+      await this.store.save({ pins: pins.store(), marks });
+    } catch {
+      this.#hasChanged = true;
+      this.logger.error("the pins could not be stored");
+    }
   }
 }

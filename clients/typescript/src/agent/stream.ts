@@ -82,9 +82,14 @@ export class MessageStream {
     const isSealed = session.hasKeys && (await session.isEncrypted(conversationId));
     const place = { kind: Kind.delta, streamId: this.id, n } as const;
     const data = isSealed
-      ? await session.sealText(conversationId, place, { append: piece }, {
-          answering: answered?.opened.epoch,
-        })
+      ? await session.sealText(
+          conversationId,
+          place,
+          { append: piece },
+          {
+            answering: answered?.opened.epoch,
+          },
+        )
       : { append: piece };
     if (this.#isEnded) return;
     if (!this.#isOpen) this.#begin(draft, socket);
@@ -102,7 +107,7 @@ export class MessageStream {
     });
   }
 
-  /** One durable, signed message. */
+  /** Sends the durable, signed message. */
   async end(content: JsonObject = { type: "text", text: this.#text }): Promise<Sent> {
     this.#isEnded = true;
     const { outbox, socket } = this.parts;
@@ -118,6 +123,7 @@ export class MessageStream {
           payload,
           client_message_id: draft.clientMessageId,
           ...(draft.answered ? { in_reply_to: draft.answered.message.message_id } : {}),
+          ...(draft.to?.length ? { recipients: draft.to } : {}),
         },
         END_TIMEOUT_MS,
       );
@@ -133,6 +139,7 @@ export class MessageStream {
   cancel(reason?: string): void {
     this.#isEnded = true;
     const why = reason ? { reason } : {};
-    if (this.#isOpen) this.parts.socket?.send({ type: "stream.cancel", stream_id: this.id, ...why });
+    if (this.#isOpen)
+      this.parts.socket?.send({ type: "stream.cancel", stream_id: this.id, ...why });
   }
 }

@@ -13,11 +13,11 @@ export interface CallOptions {
   readonly tool: string;
   readonly scope: string;
   readonly arguments: JsonObject;
-  /** What the person reads, beside the arguments. */
+  /** The text that the person reads, beside the arguments. */
   readonly prompt?: string;
   /** The device that is asked; all devices of the person without it. */
   readonly device?: string;
-  /** Who is asked; by default who was spoken to. */
+  /** The id of the user who is asked; by default the sender of the message. */
   readonly user?: string | undefined;
   readonly key?: string;
 }
@@ -210,4 +210,3 @@ function resultOf(status: string, reason: string | null, content: JsonObject): C
     message: typeof content["message"] === "string" ? content["message"] : null,
   };
 }
-

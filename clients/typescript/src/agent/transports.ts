@@ -9,10 +9,15 @@ import type { Inbox } from "./inbox.js";
 import type { AgentOptions } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
-import { type WebhookHandler, readDelivery, verifyDelivery } from "./webhook.js";
+import {
+  type WebhookHandler,
+  type WebhookSecrets,
+  readDelivery,
+  verifyDelivery,
+} from "./webhook.js";
 
 const POLL_WAIT_S = 25;
-const POLL_LIMIT = 100;
+const POLL_PAGE_EVENTS = 100;
 const WEBHOOK_DEADLINE_MS = 9_000;
 const WEBHOOK_RETRY_S = 5;
 
@@ -25,7 +30,7 @@ export class SocketReader {
 
   constructor(
     private readonly options: AgentOptions,
-    private readonly hooks: HookCaller,
+    hooks: HookCaller,
     private readonly inbox: Inbox,
     http: Http,
     signal: AbortSignal,
@@ -40,13 +45,13 @@ export class SocketReader {
       renew: async () => false,
       holders: () => holders(http, options.agentId),
       onReady: (frame) => this.#begin(frame),
-      onFrame: (frame) => this.#take(frame),
+      onFrame: (frame, length) => this.#take(frame, length),
       signal,
     });
   }
 
   async #auth(): Promise<Frame> {
-    await this.inbox.room();
+    await this.inbox.load.room();
     const { agentId, token } = this.options;
     const { received } = this.inbox;
     const resume = received && !this.isStandby ? { resume: received } : {};
@@ -60,15 +65,17 @@ export class SocketReader {
     this.inbox.flushAck();
   }
 
-  #take(frame: Frame): void {
+  #take(frame: Frame, length: number): void {
     if (this.#isDropped) return;
-    if (frame.type === "event") this.inbox.take(frame as unknown as EventObject, this.isStandby);
-    if (frame.type === "resync_required") {
-      const details = { oldest: String(frame["oldest"]), head: String(frame["head"]) };
-      this.inbox.received = details.head;
-      this.hooks.call("resync", details);
+    if (frame.type === "event") {
+      this.inbox.take(frame as unknown as EventObject, length, this.isStandby);
     }
-    if (this.inbox.isFull) this.#drop();
+    if (frame.type === "resync_required") {
+      this.inbox.resync({ oldest: String(frame["oldest"]), head: String(frame["head"]) });
+      // This connection goes on at the head. The next one begins where this agent has ended.
+      return this.#drop();
+    }
+    if (this.inbox.load.isFull) this.#drop();
   }
 
   #drop(): void {
@@ -98,23 +105,24 @@ async function holders(http: Http, agentId: string): Promise<readonly string[]> 
 export async function readByPoll(
   parts: AgentParts,
   inbox: Inbox,
-  hooks: HookCaller,
   signal: AbortSignal,
 ): Promise<void> {
   const path = `/agents/${parts.agentId}/messages/poll`;
   let cursor: string | undefined;
   while (!signal.aborted) {
     try {
-      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_LIMIT };
+      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_PAGE_EVENTS };
       const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
-      for (const event of page.data) inbox.take(event, false);
+      // A page is 4 MB at most, and the next one is read when this one is handled.
+      for (const event of page.data) inbox.take(event, 0, false);
       await inbox.settled();
       cursor = inbox.ackable ?? cursor ?? page.nextCursor ?? undefined;
     } catch (error) {
       if (error instanceof Closed) break;
       if (error instanceof CursorExpired) {
-        cursor = String(error.params["head"]);
-        hooks.call("resync", { oldest: String(error.params["oldest"]), head: cursor });
+        const { oldest, head } = error.params;
+        inbox.resync({ oldest: String(oldest), head: String(head) });
+        cursor = undefined;
       } else if (!(error instanceof BlindpipeError && error.retryable)) {
         throw error;
       }
@@ -129,21 +137,23 @@ async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise
   await http.data({ method: "POST", path: `/agents/${agentId}/ack`, body, repeatable: true });
 }
 
-/** What a delivery needs of its agent. */
+/** The parts of an agent that a delivery needs. */
 export interface Delivered {
   readonly parts: AgentParts;
   readonly processor: Processor;
+  /** A process that serves deliveries may be frozen between them. */
+  readonly save: () => Promise<void>;
 }
 
 /** A receiver: genuine deliveries are answered 200 once their handler has ended. */
 export function receiver(
-  secret: string,
+  secrets: WebhookSecrets,
   started: () => Promise<Delivered>,
   logger: Logger,
 ): WebhookHandler {
   return async (request) => {
     const body = new Uint8Array(await request.arrayBuffer());
-    if (!(await verifyDelivery(secret, request.headers, body))) {
+    if (!(await verifyDelivery(secrets, request.headers, body))) {
       return new Response("not genuine", { status: 401 });
     }
     const delivery = readDelivery(body);
@@ -181,10 +191,11 @@ async function deliverNow(
   started: () => Promise<Delivered>,
   signal: AbortSignal,
 ): Promise<void> {
-  const { parts, processor } = await started();
+  const { parts, processor, save } = await started();
   if (event.event === "artifact_response") {
     parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
   }
   await parts.session.observe(event);
   await processor.process(event, parts, false, signal);
+  await save();
 }

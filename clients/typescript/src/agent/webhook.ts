@@ -7,9 +7,12 @@ const TOLERANCE_SECONDS = 300;
 /** Any Fetch-shaped framework takes this as it is. */
 export type WebhookHandler = (request: Request) => Promise<Response>;
 
+/** A webhook's secret; the new and the old one while it is rotated. */
+export type WebhookSecrets = string | readonly string[];
+
 /** Whether a delivery is genuine, over its bytes as they came and in constant time. */
 export async function verifyDelivery(
-  secret: string,
+  secrets: WebhookSecrets,
   headers: Headers,
   body: Uint8Array,
   nowSeconds: number = Date.now() / 1000,
@@ -19,10 +22,11 @@ export async function verifyDelivery(
   if (!/^[0-9]{1,12}$/.test(timestamp)) return false;
   if (Math.abs(nowSeconds - Number(timestamp)) > TOLERANCE_SECONDS) return false;
   const text = concat(utf8(`${id}.${timestamp}.`), body);
+  const keys = (typeof secrets === "string" ? [secrets] : secrets).map(standardKey);
   let genuine = false;
   for (const signature of (headers.get("webhook-signature") ?? "").split(" ")) {
     if (!signature.startsWith("v1,")) continue;
-    genuine = (await matches(standardKey(secret), signature.slice(3), text)) || genuine;
+    for (const key of keys) genuine = (await matches(key, signature.slice(3), text)) || genuine;
   }
   return genuine;
 }
@@ -72,7 +76,7 @@ interface NodeResponse {
   end(body?: string): unknown;
 }
 
-/** The same handler for `node:http` and what is built on it. */
+/** Adapts a handler to `node:http` and to the frameworks on top of it. */
 export function toNode(
   handler: WebhookHandler,
 ): (request: NodeRequest, response: NodeResponse) => Promise<void> {
@@ -92,4 +96,3 @@ export function toNode(
     response.end(await answer.text());
   };
 }
-

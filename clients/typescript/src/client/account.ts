@@ -23,7 +23,11 @@ export class Account {
   #renewal: Promise<boolean> | null = null;
   #signedIn: SignedIn | null = null;
 
-  constructor(url: string, private readonly fetch: Fetch, hooks: HookCaller) {
+  constructor(
+    url: string,
+    private readonly fetch: Fetch,
+    hooks: HookCaller,
+  ) {
     this.http = new Http({
       url,
       fetch: (input, init) => this.#fetch(input, init),

@@ -1,22 +1,26 @@
 /** A person's client. */
-import { DecryptError } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import { hex, newUlid } from "../e2ee/bytes.js";
-import { Kind } from "../e2ee/context.js";
+import type { Tool } from "../e2ee/consent.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { Principal } from "../e2ee/keys.js";
-import { Pins, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
+import { type Notice, Pins, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
 import { safetyNumber } from "../e2ee/safety.js";
 import { Session } from "../core/session.js";
-import type { Conversation as ConversationInfo, EventObject, Message, ToolCall } from "../core/types.js";
-import { Closed } from "../errors.js";
+import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
+import { BlindpipeError } from "../errors.js";
 import { HookCaller, type Hooks, type Logger, SILENT } from "../hooks.js";
 import type { Fetch } from "../transport/http.js";
-import { type Frame, Socket, type WebSocketFactory, defaultWebSocket } from "../transport/socket.js";
+import { Socket, type WebSocketFactory, defaultWebSocket } from "../transport/socket.js";
 import { Account } from "./account.js";
-import { Conversation, type ReceivedMessage } from "./conversation.js";
+import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
+import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
 import { Rotator } from "./rotation.js";
-import { type BegunStore, type ToolRequest, memoryBegunStore, openToolRequest } from "./tool-requests.js";
+import { ConsentKeeper, type ConsentStore } from "./tool-requests.js";
+
+/** A removed device may know the secrets of the conversations that were active in this time. */
+const ROTATED_AFTER_REVOCATION_MS = 7 * 24 * 3_600_000;
 
 export interface ClientOptions {
   readonly url: string;
@@ -28,8 +32,10 @@ export interface ClientOptions {
   /** Pins and marks of an earlier run. */
   readonly pins?: StoredPins | undefined;
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
-  /** Which tool requests were begun; kept in memory without it. */
-  readonly begun?: BegunStore | undefined;
+  /** The tools of this device. A request for any other is not for it. */
+  readonly tools?: Readonly<Record<string, Tool>> | undefined;
+  /** Keeps which requests were begun and approved; in memory without it. */
+  readonly consents?: ConsentStore | undefined;
   readonly hooks?: Partial<Hooks> | undefined;
   readonly logger?: Logger | undefined;
   readonly fetch?: Fetch | undefined;
@@ -42,23 +48,6 @@ export interface PasswordLogin {
   readonly turnstileToken: string;
 }
 
-/** What `events()` yields. */
-export type ClientEvent =
-  | { readonly type: "message"; readonly event: EventObject; readonly conversation: Conversation } & ReceivedMessage
-  | { readonly type: "tool_request"; readonly event: EventObject; readonly request: ToolRequest }
-  | { readonly type: "event"; readonly event: EventObject }
-  /** A piece of a message that an agent is writing. It is shown and never acted on. */
-  | {
-      readonly type: "delta";
-      readonly conversationId: string;
-      readonly streamId: string;
-      readonly n: number;
-      readonly append: string;
-      readonly sender: Principal;
-    }
-  | { readonly type: "typing"; readonly conversationId: string; readonly sender: Principal; readonly state: string }
-  | { readonly type: "caught_up" };
-
 export class Client {
   readonly devices: Devices;
   #pins: Pins | null = null;
@@ -66,18 +55,24 @@ export class Client {
   #rotator: Rotator | null = null;
   readonly #clearChosen = new Set<string>();
   readonly #sending = new Map<string, Promise<unknown>>();
-  readonly #begun: BegunStore;
+  readonly #consents: ConsentKeeper;
   readonly #hooks: HookCaller;
-  readonly #streams = new Map<string, string>();
-  readonly #finished = new Set<string>();
 
   private constructor(
     readonly account: Account,
     private readonly options: ClientOptions,
   ) {
     this.#hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
-    this.#begun = options.begun ?? memoryBegunStore();
-    this.devices = new Devices(account, (keys) => this.#holdKeys(keys));
+    this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null);
+    const onRevoked = (): Promise<void> => this.#rotateRecent();
+    this.devices = new Devices(account, {
+      onKeys: (keys) => this.#holdKeys(keys),
+      onRevoked,
+      onOldBackup: (key_id) => {
+        const principal_id = this.account.userId;
+        this.#hooks.call("key_changed", { type: "old_backup", principal_id, key_id });
+      },
+    });
   }
 
   static #make(options: ClientOptions): Client {
@@ -120,7 +115,11 @@ export class Client {
 
   /** Mails a code. */
   static async sendCode(
-    options: ClientOptions & { email: string; scene: "register" | "login" | "reset"; turnstileToken: string },
+    options: ClientOptions & {
+      email: string;
+      scene: "register" | "login" | "reset";
+      turnstileToken: string;
+    },
   ): Promise<void> {
     const { email, scene, turnstileToken } = options;
     const body = { email, scene, turnstile_token: turnstileToken };
@@ -128,7 +127,7 @@ export class Client {
     await http.data({ method: "POST", path: "/auth/send-code", body, isPublic: true });
   }
 
-  /** What this device has learned about others' keys; `store()` gives what to keep for ever. */
+  /** The keys of others that this device has learned. Keep what `store()` gives, for ever. */
   get pins(): Pins {
     const { trust, pins } = this.options;
     return (this.#pins ??= new Pins(this.self, trust, [], pins ?? null));
@@ -138,7 +137,7 @@ export class Client {
     return { type: "user", id: this.account.userId };
   }
 
-  async #holdKeys(keys: DeviceKeys): Promise<void> {
+  #holdKeys(keys: DeviceKeys): void {
     this.pins.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
     this.#rotator = new Rotator(this.#session, this.self, keys.signer, this.pins, (id, who) => {
@@ -158,9 +157,32 @@ export class Client {
       pins: this.pins,
       marks: this.options.marks ?? new Map(),
       allowsClear: false,
-      onNotice: ({ kind, about, keyId }) =>
-        this.#hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId }),
+      onNotice: (notice) => this.#tell(notice),
     });
+  }
+
+  #tell({ kind, about, keyId }: Notice): void {
+    this.#hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId });
+  }
+
+  /** Fresh secrets where a device that was removed could read what is sent now. */
+  async #rotateRecent(): Promise<void> {
+    if (!this.#rotator) return;
+    const since = Date.now() - ROTATED_AFTER_REVOCATION_MS;
+    for await (const { conversation_id: id, last_activity_at, epoch } of this.conversations()) {
+      if (Date.parse(last_activity_at) < since) return;
+      if (epoch === 0) continue;
+      try {
+        this.session.forget(id);
+        await this.#rotator.rotate(id);
+      } catch (error) {
+        if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;
+        // The next send rotates: the server asks for it.
+        this.options.logger?.warn("a conversation has no fresh secret yet", {
+          conversation_id: id,
+        });
+      }
+    }
   }
 
   /** The session; one without keys opens nothing. */
@@ -170,7 +192,9 @@ export class Client {
   }
 
   conversation(id: string): Conversation {
-    if (!this.#rotator) throw new DecryptError("no_epoch_key");
+    if (!this.#rotator) {
+      throw new KeyUnavailable("this device has no keys: devices.create() or devices.restore()");
+    }
     const parts = {
       session: this.session,
       rotator: this.#rotator,
@@ -182,38 +206,59 @@ export class Client {
 
   /** Latest activity first. */
   async *conversations(): AsyncGenerator<ConversationInfo> {
-    let cursor: string | undefined;
-    do {
-      const page: { data: ConversationInfo[]; nextCursor: string | null } =
-        await this.account.http.call<ConversationInfo[]>({
-          method: "GET",
-          path: "/conversations",
-          query: { cursor },
-        });
-      yield* page.data;
-      cursor = page.nextCursor ?? undefined;
-    } while (cursor);
+    yield* this.account.http.pages<ConversationInfo>("/conversations");
   }
 
-  /** Opens a conversation, or finds the existing pair. */
+  /**
+   * Opens a conversation, or finds the existing pair. `key_id` is the key of a link from the
+   * agent's own site: it verifies the agent.
+   */
   async open(
     what:
-      | { readonly type: "agent"; readonly agent_id: string }
+      | { readonly type: "agent"; readonly agent_id: string; readonly key_id?: string }
       | { readonly type: "direct"; readonly user_id: string }
       | { readonly type: "group"; readonly title?: string; readonly member_ids: readonly string[] },
   ): Promise<Conversation> {
+    const { key_id, ...body } = { key_id: undefined, ...what };
+    if (key_id !== undefined && what.type === "agent") {
+      const agent: Principal = { type: "agent", id: what.agent_id };
+      this.pins.link(agent, key_id.toLowerCase()).forEach((notice) => this.#tell(notice));
+    }
     const info = await this.account.http.data<ConversationInfo>({
       method: "POST",
       path: "/conversations",
-      body: what,
+      body,
     });
     return this.conversation(info.conversation_id);
   }
 
   /** The tap: this person takes the key for that principal's. */
   confirm(principal: Principal, keyId: string): void {
-    this.pins.confirm(principal, keyId);
+    if (!this.pins.confirm(principal, keyId)) throw new UsageError("this key was never shown");
     this.session.reconsider(principal);
+  }
+
+  /** People have compared the safety number of this key. */
+  verify(principal: Principal, keyId: string): void {
+    const isDone = this.pins.verify(principal, keyId);
+    if (!isDone) throw new UsageError("this key was never shown, or it is retired");
+    this.session.reconsider(principal);
+  }
+
+  /** The scopes that agents hold or ask for. */
+  async *grants(): AsyncGenerator<Grant> {
+    yield* this.account.http.pages<Grant>("/grants");
+  }
+
+  /** This person's answer to an agent's request. */
+  decideGrant(grantId: string, decision: "approve" | "deny"): Promise<Grant> {
+    const path = `/grants/${grantId}/decision`;
+    return this.account.http.data<Grant>({ method: "POST", path, body: { decision } });
+  }
+
+  /** Takes an approval back, at once. */
+  async revokeGrant(grantId: string): Promise<void> {
+    await this.account.http.data({ method: "DELETE", path: `/grants/${grantId}` });
   }
 
   /** 60 digits to compare with somebody, of this device's key and one of theirs. */
@@ -233,152 +278,70 @@ export class Client {
     const queue = new FrameQueue();
     options.signal?.addEventListener("abort", () => closing.abort(), { once: true });
     if (options.signal?.aborted) closing.abort();
+    const socket = this.#eventSocket(queue, closing.signal);
+    const ended = socket.run().then(
+      () => queue.end(null),
+      (error: unknown) => queue.end(error),
+    );
+    const reader = new EventReader({
+      session: this.session,
+      hooks: this.#hooks,
+      consents: this.#consents,
+      conversation: (id) => (this.#rotator ? this.conversation(id) : null),
+    });
+    try {
+      await this.#checkOwnList();
+      for await (const frame of queue) {
+        for (const event of await reader.read(frame)) yield event;
+        if (frame.type === "event") socket.send({ type: "ack", cursor: frame["cursor"] });
+      }
+    } finally {
+      closing.abort();
+      queue.end(null);
+      await ended;
+    }
+  }
+
+  /** A device on one's own list that one did not add is an alarm, at every start. */
+  async #checkOwnList(): Promise<void> {
+    if (!this.#rotator) return;
+    await this.session.directory.refresh(this.self).catch((error: unknown) => {
+      this.options.logger?.warn("the list of devices was not read", {
+        name: (error as Error).name,
+      });
+    });
+  }
+
+  /** A socket that fills the queue, and leaves a backlog on the server while the queue is full. */
+  #eventSocket(queue: FrameQueue, signal: AbortSignal): Socket {
     let received: string | null = null;
-    const socket = new Socket({
+    let isDropped = false;
+    const socket: Socket = new Socket({
       url: this.options.url,
       webSocket: this.options.webSocket ?? defaultWebSocket,
       hooks: this.#hooks,
-      auth: async () => ({
-        type: "auth",
-        access_token: await this.account.token(),
-        ...(received ? { resume: received } : {}),
-      }),
+      auth: async () => {
+        await queue.load.room();
+        const access_token = await this.account.token();
+        return { type: "auth", access_token, ...(received ? { resume: received } : {}) };
+      },
       renew: () => this.account.renew(),
-      holders: async () => [],
-      onReady: () => {},
-      onFrame: (frame) => {
+      holders: () => this.devices.online(),
+      onReady: () => (isDropped = false),
+      onFrame: (frame, length) => {
+        if (isDropped) return;
         if (frame.type === "event") received = String(frame["cursor"]);
         if (frame.type === "resync_required") {
           received = String(frame["head"]);
           this.#hooks.call("resync", { oldest: String(frame["oldest"]), head: received });
         }
-        queue.push(frame);
+        queue.push(frame, length);
+        if (!queue.load.isFull) return;
+        isDropped = true;
+        socket.drop();
       },
-      signal: closing.signal,
+      signal,
     });
-    const ended = socket.run().then(
-      () => queue.end(null),
-      (error: unknown) => queue.end(error),
-    );
-    try {
-      for await (const frame of queue) {
-        for (const event of await this.#read(frame)) yield event;
-        if (frame.type === "event") socket.send({ type: "ack", cursor: frame["cursor"] });
-      }
-    } finally {
-      closing.abort();
-      await ended;
-    }
-  }
-
-  async #read(frame: Frame): Promise<ClientEvent[]> {
-    switch (frame.type) {
-      case "event":
-        return this.#readEvent(frame as unknown as EventObject);
-      case "stream.begin":
-        this.#streams.set(String(frame["stream_id"]), String(frame["conversation_id"]));
-        return [];
-      case "stream.delta":
-        return this.#readDelta(frame);
-      case "typing":
-        return [{
-          type: "typing",
-          conversationId: String(frame["conversation_id"]),
-          sender: frame["sender"] as Principal,
-          state: String(frame["state"]),
-        }];
-      case "caught_up":
-        return [{ type: "caught_up" }];
-      default:
-        return [];
-    }
-  }
-
-  async #readEvent(event: EventObject): Promise<ClientEvent[]> {
-    await this.session.observe(event);
-    if (event.event === "message.created" && this.#rotator) {
-      const message = event.data as unknown as Message;
-      const conversation = this.conversation(message.conversation_id);
-      const received = await conversation.open(message, true);
-      if (received.fault) this.#undecryptable(event, received.fault);
-      if (received.opened?.isReplay) return [];
-      if (message.client_message_id) this.#finished.add(message.client_message_id);
-      if (received.opened?.encrypted) this.session.remember(message);
-      return [{ type: "message", event, conversation, ...received }];
-    }
-    if (event.event === "artifact_request") return this.#readToolRequest(event);
-    return [{ type: "event", event }];
-  }
-
-  async #readToolRequest(event: EventObject): Promise<ClientEvent[]> {
-    try {
-      const call = event.data as unknown as ToolCall;
-      const request = await openToolRequest(call, this.session, this.#begun);
-      return [{ type: "tool_request", event, request }];
-    } catch (error) {
-      if (!(error instanceof DecryptError)) throw error;
-      this.#undecryptable(event, error);
-      return [];
-    }
-  }
-
-  #undecryptable(event: EventObject, fault: DecryptError): void {
-    this.#hooks.call("undecryptable", {
-      reason: fault.reason,
-      event_id: event.event_id,
-      conversation_id: event.conversation_id ?? null,
-    });
-  }
-
-  /** A delta counts only while its message is not there, and only for some minutes. */
-  async #readDelta(frame: Frame): Promise<ClientEvent[]> {
-    const streamId = String(frame["stream_id"]);
-    const conversationId = this.#streams.get(streamId);
-    const { data, sender } = frame as { data?: unknown; sender?: Principal };
-    if (!conversationId || !sender || this.#finished.has(streamId)) return [];
-    if (typeof data !== "string") return [];
-    const n = Number(frame["n"]);
-    try {
-      const place = { kind: Kind.delta, streamId, n } as const;
-      const shown = await this.session.openText(conversationId, data, place, sender);
-      const append = String(shown.opened!.content["append"] ?? "");
-      return [{ type: "delta", conversationId, streamId, n, append, sender }];
-    } catch (error) {
-      if (error instanceof DecryptError) return [];
-      throw error;
-    }
-  }
-}
-
-/** Frames in order, for whoever asks next. */
-class FrameQueue implements AsyncIterable<Frame> {
-  readonly #frames: Frame[] = [];
-  #wake: (() => void) | null = null;
-  #ended: { error: unknown } | null = null;
-
-  push(frame: Frame): void {
-    this.#frames.push(frame);
-    this.#wake?.();
-  }
-
-  end(error: unknown): void {
-    this.#ended = { error };
-    this.#wake?.();
-  }
-
-  async *[Symbol.asyncIterator](): AsyncGenerator<Frame> {
-    for (;;) {
-      const frame = this.#frames.shift();
-      if (frame) yield frame;
-      else if (this.#ended) {
-        if (this.#ended.error && !(this.#ended.error instanceof Closed && this.#ended.error.closeCode === null)) {
-          throw this.#ended.error;
-        }
-        return;
-      } else {
-        await new Promise<void>((resolve) => (this.#wake = resolve));
-        this.#wake = null;
-      }
-    }
+    return socket;
   }
 }

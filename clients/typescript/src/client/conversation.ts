@@ -6,7 +6,12 @@ import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import type { FileContent } from "../e2ee/file.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import type { OpenedMessage, Session } from "../core/session.js";
-import type { Conversation as ConversationInfo, Message, Sent } from "../core/types.js";
+import type {
+  AgentInstance,
+  Conversation as ConversationInfo,
+  Message,
+  Sent,
+} from "../core/types.js";
 import { type Rotator, needsRotation } from "./rotation.js";
 
 export interface SendOptions {
@@ -45,8 +50,9 @@ export class Conversation {
   }
 
   async info(): Promise<ConversationInfo> {
-    const entry = await this.parts.session.load(this.id);
-    return entry.info!;
+    const { info, room } = await this.parts.session.load(this.id);
+    const { epoch, rotationRequired } = room.server;
+    return { ...info!, epoch, rotation_required: rotationRequired };
   }
 
   /** The person's visible choice to write in clear to somebody who does not speak `bp1`. */
@@ -59,12 +65,16 @@ export class Conversation {
     const { sending } = this.parts;
     const before = sending.get(this.id) ?? Promise.resolve();
     const sent = before.then(() => this.#send(content, options));
-    sending.set(this.id, sent.catch(() => {}));
+    sending.set(
+      this.id,
+      sent.catch(() => {}),
+    );
     return sent;
   }
 
   async #send(content: string | JsonObject, options: SendOptions): Promise<Sent> {
-    const body: JsonObject = typeof content === "string" ? { type: "text", text: content } : content;
+    const body: JsonObject =
+      typeof content === "string" ? { type: "text", text: content } : content;
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
     const payload = await this.#payload(body, clientMessageId, options);
@@ -104,7 +114,7 @@ export class Conversation {
     });
   }
 
-  /** Throws `KeyUnavailable` where somebody speaks no `bp1` and the person has not chosen clear text. */
+  /** Throws `KeyUnavailable` where a member speaks no `bp1` and nobody chose clear text. */
   async #isToBeSealed(): Promise<boolean> {
     const { session, clearChosen } = this.parts;
     const { room } = await session.load(this.id);
@@ -115,9 +125,11 @@ export class Conversation {
     return writing === "encrypted";
   }
 
-  /** Answers an agent's question. */
-  answer(question: ReceivedMessage, choice: string): Promise<Sent> {
-    return this.send({ type: "answer", choice }, { inReplyTo: question });
+  /** Answers an agent's question by one of its choices, or by a text. */
+  answer(question: ReceivedMessage, answer: string | { readonly text: string }): Promise<Sent> {
+    const isChoice = typeof answer === "string";
+    const content: JsonObject = isChoice ? { choice: answer } : { text: answer.text };
+    return this.send({ type: "answer", ...content }, { inReplyTo: question });
   }
 
   /** Uploads a file and sends the message that names it. */
@@ -131,23 +143,45 @@ export class Conversation {
     return downloadFile(this.#http, content as unknown as FileContent);
   }
 
-  /** Makes a fresh secret at once, for example after the removal of a member. */
+  /** Makes a fresh secret at once. */
   rotate(): Promise<void> {
     return this.parts.rotator.rotate(this.id);
   }
 
-  /** Newest first. */
+  /** Adds people to a group. The next send has a fresh secret for all. */
+  async addMembers(...userIds: readonly string[]): Promise<void> {
+    const path = `/groups/${this.id}/members`;
+    await this.#http.data({ method: "POST", path, body: { user_ids: userIds } });
+    this.parts.session.forget(this.id);
+  }
+
+  /** Invites an agent to a group; an `addressed` one reads only what names it. */
+  async addAgent(
+    agentId: string,
+    visibility: "addressed" | "all" = "addressed",
+  ): Promise<AgentInstance> {
+    const instance = await this.#http.data<AgentInstance>({
+      method: "POST",
+      path: `/groups/${this.id}/agent-instances`,
+      body: { agent_id: agentId, visibility },
+    });
+    this.parts.session.forget(this.id);
+    return instance;
+  }
+
+  /** Removes somebody from a group, and rotates at once. */
+  async removeMember(principalId: string): Promise<void> {
+    const path = `/groups/${this.id}/members/${principalId}`;
+    await this.#http.data({ method: "DELETE", path });
+    this.parts.session.forget(this.id);
+    await this.rotate();
+  }
+
+  /** Newest first, `limit` a page. */
   async *history(options: { limit?: number } = {}): AsyncGenerator<ReceivedMessage> {
-    let cursor: string | undefined;
-    do {
-      const page: { data: Message[]; nextCursor: string | null } = await this.#http.call<Message[]>({
-        method: "GET",
-        path: `/conversations/${this.id}/messages`,
-        query: { cursor, limit: options.limit ?? 50 },
-      });
-      for (const message of page.data) yield this.open(message, false);
-      cursor = page.nextCursor ?? undefined;
-    } while (cursor);
+    const path = `/conversations/${this.id}/messages`;
+    const messages = this.#http.pages<Message>(path, { limit: options.limit ?? 50 });
+    for await (const message of messages) yield this.open(message, false);
   }
 
   /** `isLive`: from the inbox, not from the history. */

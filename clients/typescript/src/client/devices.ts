@@ -18,45 +18,76 @@ import {
   importOpeningKey,
   introduce,
 } from "../e2ee/keys.js";
-import type { KeyBackup, StoredDevice } from "../core/types.js";
+import type { KeyBackup, KeyDirectory, StoredDevice } from "../core/types.js";
 import type { Account } from "./account.js";
 
-/** What this device holds. */
+/** The keys that this device holds. */
 export interface DeviceKeys {
   readonly signer: KeyPair;
   readonly opening: readonly OpeningKeys[];
 }
 
+export interface DeviceEvents {
+  readonly onKeys: (keys: DeviceKeys) => void;
+  readonly onRevoked: () => Promise<void>;
+  /** The backup that was restored is not of the key that the directory shows for its device. */
+  readonly onOldBackup: (keyId: string) => void;
+}
+
 export class Devices {
   constructor(
     private readonly account: Account,
-    private readonly onKeys: (keys: DeviceKeys) => Promise<void>,
+    private readonly events: DeviceEvents,
   ) {}
 
-  list(): Promise<StoredDevice[]> {
-    return this.account.http.data<StoredDevice[]>({ method: "GET", path: "/users/me/devices" });
+  async list(): Promise<StoredDevice[]> {
+    const devices: StoredDevice[] = [];
+    const pages = this.account.http.pages<StoredDevice>("/users/me/devices");
+    for await (const device of pages) devices.push(device);
+    return devices;
   }
 
-  /** Revokes a device at once. Its conversations get fresh secrets with the next sends. */
-  revoke(deviceId: string): Promise<unknown> {
-    return this.account.http.data({ method: "DELETE", path: `/users/me/devices/${deviceId}` });
+  /** The devices that are connected now. */
+  async online(): Promise<string[]> {
+    return (await this.list()).filter((device) => device.online).map((device) => device.device_id);
+  }
+
+  /**
+   * Revokes a device at once. The conversations of the last 7 days get fresh secrets now, and all
+   * others with the next send.
+   */
+  async revoke(deviceId: string): Promise<void> {
+    await this.account.http.data({ method: "DELETE", path: `/users/me/devices/${deviceId}` });
+    await this.events.onRevoked();
+  }
+
+  /**
+   * Goes on with keys that an earlier run has kept. Browsers keep them in IndexedDB as they are:
+   * no script reads their bytes.
+   */
+  hold(keys: DeviceKeys): void {
+    this.events.onKeys(keys);
   }
 
   /** Makes keys for this device and backs them up. `accountPassword` is refused as protection. */
   async create(
     protectionPassword: string,
     options: { accountPassword?: string } = {},
-  ): Promise<void> {
+  ): Promise<DeviceKeys> {
     checkProtectionPassword(protectionPassword, options.accountPassword);
-    await this.#setUp(protectionPassword, [], null);
+    return this.#setUp(protectionPassword, [], null);
   }
 
   /**
    * Reads the newest backup that opens. Restored keys open old messages and introduce this device,
-   * which gets keys of its own. Throws `bad_ciphertext` for a wrong password.
+   * which gets keys of its own. The hook `key_changed` is told of an old backup as `old_backup`: it
+   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for a wrong password.
    */
-  async restore(protectionPassword: string): Promise<void> {
-    const backups = await this.account.http.data<KeyBackup[]>({ method: "GET", path: "/keys/backup" });
+  async restore(protectionPassword: string): Promise<DeviceKeys> {
+    const backups = await this.account.http.data<KeyBackup[]>({
+      method: "GET",
+      path: "/keys/backup",
+    });
     let fault: unknown = new DecryptError("no_epoch_key");
     for (const backup of backups) {
       try {
@@ -69,23 +100,29 @@ export class Devices {
     throw fault;
   }
 
-  async #restoreFrom(backup: KeyBackup, password: string): Promise<void> {
+  async #restoreFrom(backup: KeyBackup, password: string): Promise<DeviceKeys> {
     const restored = await restoreBackup(password, this.account.userId, backup as BackupFields);
     const pair = await importKeys(restored.secret);
-    const earlier = [
-      { keyId: pair.keyId, secret: restored.secret.exchange },
-      ...restored.earlier,
-    ];
+    const earlier = [{ keyId: pair.keyId, secret: restored.secret.exchange }, ...restored.earlier];
+    if (!(await this.#isShown(backup, pair))) this.events.onOldBackup(hex(pair.keyId));
     const isOwn = backup.device_id === this.account.deviceId;
     if (isOwn) return this.#hold(restored.secret, restored.earlier);
-    await this.#setUp(password, earlier, pair);
+    return this.#setUp(password, earlier, pair);
+  }
+
+  /** Whether the directory shows this key for the device of the backup. */
+  async #isShown({ device_id }: KeyBackup, { publicKey }: KeyPair): Promise<boolean> {
+    const path = `/keys/users/${this.account.userId}/devices`;
+    const { devices } = await this.account.http.data<KeyDirectory>({ method: "GET", path });
+    const shown = devices.find((device) => device.device_id === device_id);
+    return shown !== undefined && shown.public_key === base64(publicKey);
   }
 
   async #setUp(
     password: string,
     earlier: readonly BackedUpKey[],
     by: KeyPair | null,
-  ): Promise<void> {
+  ): Promise<DeviceKeys> {
     const { deviceId } = this.account;
     const secret = generatePrivateKeys();
     const fields = await makeBackup(password, this.account.userId, deviceId, secret, earlier);
@@ -95,7 +132,7 @@ export class Devices {
       path: "/keys/backup",
       body: { ...fields, schemes: ["bp1"], ...(introduction ? { introduction } : {}) },
     });
-    await this.#hold(secret, earlier);
+    return this.#hold(secret, earlier);
   }
 
   async #introduce(
@@ -112,10 +149,14 @@ export class Devices {
     return { by_key_id: hex(byKeyId), signature: base64(signature) };
   }
 
-  async #hold(secret: PrivateKeys, earlier: readonly BackedUpKey[]): Promise<void> {
+  async #hold(secret: PrivateKeys, earlier: readonly BackedUpKey[]): Promise<DeviceKeys> {
     const signer = await importKeys(secret);
     const others = earlier.filter((key) => !equal(key.keyId, signer.keyId));
-    const restored = await Promise.all(others.map((key) => importOpeningKey(key.keyId, key.secret)));
-    await this.onKeys({ signer, opening: [signer, ...restored] });
+    const restored = await Promise.all(
+      others.map((key) => importOpeningKey(key.keyId, key.secret)),
+    );
+    const keys = { signer, opening: [signer, ...restored] };
+    this.hold(keys);
+    return keys;
   }
 }

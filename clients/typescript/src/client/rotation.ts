@@ -10,6 +10,8 @@ import { BlindpipeError } from "../errors.js";
 import { RateLimited, RecipientsMismatch, VersionMismatch } from "../generated/errors.js";
 
 const MAX_TRIES = 3;
+/** WebCrypto has a few threads; a group of 500 has more than a thousand devices. */
+const WRAPS_AT_ONCE = 32;
 
 /** Somebody who got nothing, so that the person can be told. */
 export interface NotGiven {
@@ -76,7 +78,9 @@ export class Rotator {
     });
     if (made.epoch !== base + 1) throw new Error("the server numbered the epoch otherwise");
     const { deviceId } = this.session.options;
-    const own = wraps.find((wrap) => isSame(wrap.principal_id, this.self.id) && wrap.device_id === deviceId);
+    const own = wraps.find(
+      (wrap) => isSame(wrap.principal_id, this.self.id) && wrap.device_id === deviceId,
+    );
     if (own) await this.session.rotated(conversationId, entry, made.epoch, own.wrapped_key);
   }
 
@@ -110,12 +114,16 @@ export class Rotator {
         madeAt,
       });
     };
-    for (const recipient of entry.recipients) {
-      for (const key of recipient.keys) {
+    const wanted = entry.recipients.flatMap((recipient) =>
+      recipient.keys.map((key) => ({ recipient, key })),
+    );
+    for (let at = 0; at < wanted.length; at += WRAPS_AT_ONCE) {
+      const some = wanted.slice(at, at + WRAPS_AT_ONCE).map(async ({ recipient, key }) => {
         const device = key.deviceId ? { device_id: key.deviceId } : {};
         const wrapped_key = await wrap(recipient, key);
-        wraps.push({ principal_id: recipient.principal.id, ...device, wrapped_key });
-      }
+        return { principal_id: recipient.principal.id, ...device, wrapped_key };
+      });
+      wraps.push(...(await Promise.all(some)));
     }
     return wraps;
   }

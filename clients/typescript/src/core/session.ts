@@ -1,5 +1,5 @@
-/** One principal's conversations: what it can open, and what it may seal with. */
-import { type Bytes, base64, fromBase64, idBytes } from "../e2ee/bytes.js";
+/** The conversations of a principal: the secrets that open, and those that may seal. */
+import { type Bytes, base64, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
 import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
@@ -11,14 +11,21 @@ import type { Notice, Pin, Pins } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
-import type { Conversation, EventObject, KeyRotation, Member, Message, OwnGroupKeys } from "./types.js";
+import type {
+  Conversation,
+  EventObject,
+  KeyRotation,
+  Member,
+  Message,
+  OwnGroupKeys,
+} from "./types.js";
 
 export interface SessionOptions {
   readonly http: Http;
   readonly self: Principal;
-  /** What signs; null for a principal without keys, which speaks clear. */
+  /** The keys that sign; null for a principal without keys, which speaks clear. */
   readonly signer: KeyPair | null;
-  /** What opens wraps, the signer's own key first. */
+  /** The keys that open wraps, the signer's own first. */
   readonly opening: readonly OpeningKeys[];
   readonly deviceId: string | null;
   readonly pins: Pins;
@@ -28,9 +35,11 @@ export interface SessionOptions {
   /** An agent's bound for the age of messages, in milliseconds. */
   readonly maxAgeMs?: number | undefined;
   readonly onNotice: (notice: Notice, conversationId: string | null) => void;
+  /** Pins or marks have changed, which a store keeps. */
+  readonly onLearned?: (() => void) | undefined;
 }
 
-/** Who said something, as far as it is proven. */
+/** The sender of something, as far as it is proven. */
 export interface OpenedSender extends Principal {
   readonly deviceId: string | null;
   /** An accepted key has signed it. */
@@ -53,11 +62,11 @@ export interface OpenedMessage {
   /** The hash by which an answer names this envelope; null in clear. */
   readonly re: string | null;
   readonly isReplay: boolean;
-  /** What stands beside it when it is shown. */
+  /** Notices that stand beside it when it is shown. */
   readonly notices: readonly Notice[];
 }
 
-/** What is known of a conversation. */
+/** A conversation as far as it is known. */
 export interface Entry {
   readonly room: Room;
   info: Conversation | null;
@@ -73,9 +82,12 @@ export class Session {
   readonly #entries = new Map<string, Entry>();
 
   constructor(readonly options: SessionOptions) {
-    this.directory = new Directory(options.http, options.pins, (notice) => {
-      for (const entry of this.#entries.values()) entry.room.keysChanged(notice.about);
-      options.onNotice(notice, null);
+    this.directory = new Directory(options.http, options.pins, (notices) => {
+      options.onLearned?.();
+      for (const notice of notices) {
+        for (const entry of this.#entries.values()) entry.room.keysChanged(notice.about);
+        options.onNotice(notice, null);
+      }
     });
   }
 
@@ -101,9 +113,11 @@ export class Session {
     return entry;
   }
 
-  /** Epochs and times that a store keeps. */
+  /** Epochs and times that a store keeps, also those of conversations that were not used since. */
   marks(): Map<string, EpochMarks> {
-    return new Map([...this.#entries].map(([id, entry]) => [id, entry.room.marks]));
+    const marks = new Map(this.options.marks);
+    for (const [id, { room }] of this.#entries) if (room.marks.epoch > 0) marks.set(id, room.marks);
+    return marks;
   }
 
   /** The conversation with its members, their keys, and this member's newest wrap. */
@@ -123,17 +137,16 @@ export class Session {
       entry.info = info;
       this.#serverEpoch(entry, info.epoch, info.rotation_required);
       const members = info.members ?? [];
-      entry.members = new Map(members.map((member) => [principalName(principalOf(member)), member]));
+      entry.members = new Map(
+        members.map((member) => [principalName(principalOf(member)), member]),
+      );
       const shown = members.map((member) => ({
         principal: principalOf(member),
         visibility: member.visibility ?? ("all" as const),
       }));
       this.#tell(entry.room.members(shown), conversationId);
       if (!this.hasKeys) return;
-      // An agent's own list says nothing new to it; a person's own devices are given secrets too.
-      const { self } = this.options;
-      const asked = self.type === "user" ? members : members.filter((member) => !isSame(member, self));
-      entry.recipients = await this.directory.recipients(conversationId, asked);
+      entry.recipients = await this.directory.recipients(conversationId);
       if (info.epoch > 0) await this.readWraps(conversationId, entry);
     } catch (error) {
       entry.isStale = true;
@@ -177,6 +190,7 @@ export class Session {
       try {
         const taken = await entry.room.wrap(pins, opening, epoch, wrapped_key, Date.now());
         this.#tell(taken.notices, conversationId);
+        if (taken.isNewest) this.options.onLearned?.();
       } catch (error) {
         // A secret that does not open is found missing when it is needed.
         if (!(error instanceof DecryptError)) throw error;
@@ -241,6 +255,12 @@ export class Session {
     }
   }
 
+  /** Members or keys have changed by one's own act, whose event comes later. */
+  forget(conversationId: string): void {
+    const entry = this.#entries.get(conversationId);
+    if (entry) entry.isStale = true;
+  }
+
   /** Opens something that was found in a conversation. Throws `DecryptError`. */
   async open(conversationId: string, incoming: Incoming): Promise<Shown & { entry: Entry }> {
     const entry = await this.load(conversationId);
@@ -294,7 +314,13 @@ export class Session {
     if (message.client_message_id) room.remember(sender, message.client_message_id);
   }
 
-  /** What came in clear: nobody's word but the server's. */
+  /** Whether a sealed message with this id is known, such as that which ends a stream. */
+  isRemembered(conversationId: string, sender: Principal, clientMessageId: string): boolean {
+    const room = this.#entries.get(conversationId)?.room;
+    return isId(clientMessageId) && (room?.isRemembered(sender, clientMessageId) ?? false);
+  }
+
+  /** A message that came in clear: it is nobody's word but the server's. */
   clearMessage(message: Message): OpenedMessage {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const proof = { authentic: false, pinned: false, verified: false, member: true };
@@ -379,8 +405,4 @@ function proof(pin: Pin): { authentic: boolean; pinned: boolean; verified: boole
 
 function principalOf(member: Member): Principal {
   return { type: member.principal_type, id: member.principal_id };
-}
-
-function isSame(member: Member, self: Principal): boolean {
-  return principalName(principalOf(member)) === principalName(self);
 }

@@ -17,7 +17,9 @@ export type KeyRotation = Schemas["KeyRotation"];
 export type KeyDirectory = Schemas["KeyDirectory"];
 export type AgentKeys = Schemas["AgentKeys"];
 export type ToolCall = WithPayload<Schemas["ToolCall"]>;
-export type ToolCallState = Omit<Schemas["ToolCallState"], "payload"> & { payload?: JsonObject | null };
+export type ToolCallState = Omit<Schemas["ToolCallState"], "payload"> & {
+  payload?: JsonObject | null;
+};
 export type ToolCallOutcome = Omit<Schemas["ToolCallOutcome"], "payload"> & {
   payload?: JsonObject | null;
 };
@@ -27,6 +29,7 @@ export type KeyBackup = Schemas["KeyBackup"];
 export type RequestedUpload = Schemas["RequestedUpload"];
 export type ConfirmedUpload = Schemas["ConfirmedUpload"];
 export type Grant = Schemas["Grant"];
+export type AgentInstance = Schemas["AgentInstance"];
 
 /** A durable event, the same on every transport. */
 export interface EventObject {

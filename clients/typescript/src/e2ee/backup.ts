@@ -1,5 +1,18 @@
 /** Key backups under a protection password. */
-import { type Bytes, base64, concat, EMPTY, equal, fromBase64, label, lp, random, u32, u8, idBytes } from "./bytes.js";
+import {
+  type Bytes,
+  base64,
+  concat,
+  EMPTY,
+  equal,
+  fromBase64,
+  label,
+  lp,
+  random,
+  u32,
+  u8,
+  idBytes,
+} from "./bytes.js";
 import { DecryptError, UsageError } from "./errors.js";
 import { type PrivateKeys, type PublicKeys, keyId } from "./keys.js";
 import { gcmOpen, gcmSeal, hkdf, publicHalf } from "./primitives.js";
@@ -12,7 +25,7 @@ export interface Argon2Costs {
 }
 
 export const DEFAULT_COSTS: Argon2Costs = { m: 65_536, t: 3, p: 1 };
-const MAX_KEYS = 160;
+const MAX_BACKUP_KEYS = 160;
 const GENERATED_CHARACTERS = 24;
 const MIN_CHOSEN_CHARACTERS = 12;
 
@@ -55,12 +68,17 @@ export function checkProtectionPassword(chosen: string, accountPassword?: string
   if ([...chosen.normalize("NFKC")].length < MIN_CHOSEN_CHARACTERS) {
     throw new UsageError("a protection password has 12 characters or more");
   }
-  if (accountPassword !== undefined && chosen.normalize("NFKC") === accountPassword.normalize("NFKC")) {
-    throw new UsageError("the protection password must not be the account's: the server sees that one");
+  if (
+    accountPassword !== undefined &&
+    chosen.normalize("NFKC") === accountPassword.normalize("NFKC")
+  ) {
+    throw new UsageError(
+      "the protection password must not be the account's: the server sees that one",
+    );
   }
 }
 
-/** What binds a backup to its place. */
+/** The place that a backup is bound to. */
 export interface BackupPlace {
   readonly userId: string;
   readonly deviceId: string;
@@ -94,7 +112,7 @@ function roleKey(kek: Uint8Array, role: Role): Promise<Bytes> {
   return hkdf(kek, EMPTY, concat(label("backup"), new TextEncoder().encode(role)), 32);
 }
 
-/** One half of a backup. Only vectors give a nonce. */
+/** Seals a half of a backup. Only vectors give a nonce. */
 export async function sealBackup(
   role: Role,
   kek: Uint8Array,
@@ -102,17 +120,28 @@ export async function sealBackup(
   keys: readonly BackedUpKey[],
   nonce: Bytes = random(12),
 ): Promise<string> {
-  if (keys.length < 1 || keys.length > MAX_KEYS) throw new UsageError("a backup has 1 to 160 keys");
+  if (keys.length < 1 || keys.length > MAX_BACKUP_KEYS)
+    throw new UsageError("a backup has 1 to 160 keys");
   const list = concat(u8(keys.length), ...keys.flatMap((key) => [key.keyId, key.secret]));
   const sealed = await gcmSeal(await roleKey(kek, role), nonce, list, backupAad(role, place));
   return base64(concat(u8(1), nonce, sealed));
 }
 
-/**
- * Opens one half. A wrong password and a key that does not give the public one are one error,
- * `bad_ciphertext`.
- */
+/** Opens one half. Every failure is `wrong_key`, as for a wrong password. */
 export async function openBackup(
+  role: Role,
+  kek: Uint8Array,
+  place: BackupPlace,
+  backup: string,
+): Promise<BackedUpKey[]> {
+  try {
+    return await openHalf(role, kek, place, backup);
+  } catch (error) {
+    throw error instanceof DecryptError ? new DecryptError("wrong_key") : error;
+  }
+}
+
+async function openHalf(
   role: Role,
   kek: Uint8Array,
   place: BackupPlace,
@@ -123,20 +152,25 @@ export async function openBackup(
   if (bytes[0] !== 1) throw new DecryptError("unknown_version");
   if (bytes.length < 13 + 16) throw new DecryptError("malformed");
   const key = await roleKey(kek, role);
-  const list = await gcmOpen(key, bytes.subarray(1, 13), bytes.subarray(13), backupAad(role, place));
+  const list = await gcmOpen(
+    key,
+    bytes.subarray(1, 13),
+    bytes.subarray(13),
+    backupAad(role, place),
+  );
   const keys = readKeys(list);
   const own = keys[0]!;
   const derived = await publicHalf(role === "a" ? "X25519" : "Ed25519", own.secret);
   const expected = role === "a" ? place.keys.publicKey : place.keys.signingPublicKey;
   if (!equal(derived, expected) || !equal(own.keyId, await keyId(place.keys))) {
-    throw new DecryptError("bad_ciphertext");
+    throw new DecryptError("wrong_key");
   }
   return keys;
 }
 
 function readKeys(list: Bytes): BackedUpKey[] {
   const count = list[0] ?? 0;
-  if (count < 1 || count > MAX_KEYS || list.length !== 1 + 48 * count) {
+  if (count < 1 || count > MAX_BACKUP_KEYS || list.length !== 1 + 48 * count) {
     throw new DecryptError("malformed");
   }
   return Array.from({ length: count }, (_, i) => {
@@ -156,7 +190,7 @@ export interface BackupFields {
   readonly device_id: string;
 }
 
-/** A whole backup, under a salt of its own. `earlier` are X25519 keys that this device holds besides. */
+/** A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds. */
 export async function makeBackup(
   password: string,
   userId: string,
@@ -172,7 +206,7 @@ export async function makeBackup(
   const place = { userId, deviceId, keys, costs: DEFAULT_COSTS };
   const kek = await backupKey(password, salt, DEFAULT_COSTS);
   const id = await keyId(keys);
-  const exchange = [{ keyId: id, secret: secret.exchange }, ...earlier].slice(0, MAX_KEYS);
+  const exchange = [{ keyId: id, secret: secret.exchange }, ...earlier].slice(0, MAX_BACKUP_KEYS);
   return {
     backup_a: await sealBackup("a", kek, place, exchange),
     backup_b: await sealBackup("b", kek, place, [{ keyId: id, secret: secret.signingSeed }]),

@@ -55,7 +55,7 @@ export function readU64(bytes: Uint8Array, at: number): number {
   return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(at));
 }
 
-/** u16 length and the bytes. What is too long for its length is not sealed. */
+/** u16 length and the bytes. A value that is too long for its length is not sealed. */
 export function lp(value: string | Uint8Array): Bytes {
   const bytes = typeof value === "string" ? utf8(value) : value;
   if (bytes.length > 0xffff) throw new UsageError("a field is longer than 65,535 bytes");
@@ -67,16 +67,20 @@ export function label(name: string): Bytes {
   return utf8(`blindpipe/1/${name}\0`);
 }
 
+const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
+
 export function hex(bytes: Uint8Array): string {
   let text = "";
-  for (const byte of bytes) text += byte.toString(16).padStart(2, "0");
+  for (let i = 0; i < bytes.length; i++) text += HEX[bytes[i]!];
   return text;
 }
 
 export function fromHex(text: string): Bytes {
-  if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) throw new UsageError("not hexadecimal");
+  if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text))
+    throw new UsageError("not hexadecimal");
   const bytes = new Uint8Array(text.length / 2);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = Number.parseInt(text.slice(2 * i, 2 * i + 2), 16);
+  for (let i = 0; i < bytes.length; i++)
+    bytes[i] = Number.parseInt(text.slice(2 * i, 2 * i + 2), 16);
   return bytes;
 }
 
@@ -99,7 +103,10 @@ export function fromBase64(text: string): Bytes {
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
   // The bits behind the last byte must be zero, or two texts would be one envelope.
-  if (text.endsWith("=") && base64(bytes.subarray(bytes.length - (bytes.length % 3))) !== text.slice(-4)) {
+  if (
+    text.endsWith("=") &&
+    base64(bytes.subarray(bytes.length - (bytes.length % 3))) !== text.slice(-4)
+  ) {
     throw new DecryptError("malformed");
   }
   return bytes;
@@ -133,17 +140,44 @@ export function random(length: number): Bytes {
 
 const CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
+/** The value of a digit by its character code, in all its spellings. */
+const DIGITS = new Uint8Array(128);
+for (const [value, digit] of [...CROCKFORD].entries()) {
+  const spellings = { "0": "0Oo", "1": "1IiLl" }[digit] ?? digit + digit.toLowerCase();
+  for (const spelling of spellings) DIGITS[spelling.charCodeAt(0)] = value;
+}
+
 /** The 16 bytes of a ULID or UUID, in any of their spellings. */
 export function idBytes(text: string): Bytes {
-  if (/^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)) {
+  if (
+    /^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)
+  ) {
     return fromHex(text.replaceAll("-", ""));
   }
-  if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text)) throw new UsageError("not an id");
-  let number = 0n;
-  for (const character of text.toUpperCase().replace(/[IL]/g, "1").replace(/O/g, "0")) {
-    number = (number << 5n) | BigInt(CROCKFORD.indexOf(character));
+  if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text))
+    throw new UsageError("not an id");
+  const bytes = new Uint8Array(16);
+  // 26 digits of 5 bits are 130 bits; the first two are zero.
+  let bits = 0;
+  let held = -2;
+  for (let i = 0, at = 0; i < 26; i++) {
+    bits = (bits << 5) | DIGITS[text.charCodeAt(i)]!;
+    held += 5;
+    if (held < 8) continue;
+    held -= 8;
+    bytes[at++] = bits >> held;
+    bits &= (1 << held) - 1;
   }
-  return fromHex(number.toString(16).padStart(32, "0"));
+  return bytes;
+}
+
+/** Whether this is the text of a ULID or UUID. */
+export function isId(text: string): boolean {
+  try {
+    return idBytes(text).length === 16;
+  } catch {
+    return false;
+  }
 }
 
 export function ulid(bytes: Uint8Array): string {

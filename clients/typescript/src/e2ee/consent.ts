@@ -97,7 +97,7 @@ function approvalName(conversation: Uint8Array, agent: Principal, scope: string)
   return `${hex(conversation)}:${principalName(agent)}:${scope}`;
 }
 
-/** What an agent asked for: it believes consent to exactly this. */
+/** The request of an agent: it believes consent to exactly this. */
 export interface Asked {
   /** The user who was asked. */
   readonly user: string;

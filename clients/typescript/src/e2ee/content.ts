@@ -8,7 +8,7 @@ export type JsonObject = { [name: string]: Json };
 
 export const MAX_CONTENT_BYTES = 720 * 1024;
 /** Objects and lists inside each other. */
-const MAX_DEPTH = 64;
+const MAX_DEPTH_LEVELS = 64;
 
 /** Signature, time, view and length, before the content. */
 export const PLAINTEXT_HEAD_BYTES = 96;
@@ -17,7 +17,7 @@ function isObject(value: unknown): value is JsonObject {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** What two languages could read differently is neither sealed nor believed. */
+/** A value that two languages could read differently is neither sealed nor believed. */
 function fault(value: unknown, depth: number): string | null {
   switch (typeof value) {
     case "string":
@@ -38,7 +38,7 @@ function fault(value: unknown, depth: number): string | null {
 }
 
 function faultWithin(value: object, depth: number): string | null {
-  if (depth >= MAX_DEPTH) return "more than 64 levels";
+  if (depth >= MAX_DEPTH_LEVELS) return "more than 64 levels";
   for (const [name, inner] of Object.entries(value)) {
     const found = fault(name, depth) ?? fault(inner, depth + 1);
     if (found) return found;

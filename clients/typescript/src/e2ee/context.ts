@@ -61,12 +61,18 @@ export function contextBytes(place: Place): Bytes {
   }
 }
 
-/** What a response agrees to: this request of this agent, word for word. */
+/** The hash of the request that a response agrees to, word for word. */
 export function requestDigest(
   conversation: Uint8Array,
   agent: Principal,
   place: RequestPlace,
   content: Uint8Array,
 ): Promise<Bytes> {
-  return sha256(label("request"), conversation, principalBytes(agent), contextBytes(place), content);
+  return sha256(
+    label("request"),
+    conversation,
+    principalBytes(agent),
+    contextBytes(place),
+    content,
+  );
 }

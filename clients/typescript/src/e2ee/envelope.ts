@@ -110,7 +110,8 @@ function signedText(hash: Bytes, head: Uint8Array, content: Uint8Array): Bytes {
 export async function seal(input: SealInput): Promise<Bytes> {
   const { secret, sender } = input;
   checkWriter(input);
-  const content = input.content instanceof Uint8Array ? input.content : encodeContent(input.content);
+  const content =
+    input.content instanceof Uint8Array ? input.content : encodeContent(input.content);
   const salt = input.salt ?? random(16);
   const own = secret.kind === 2 ? principalBytes(sender).slice(1) : null;
   const messageSecret = await hkdf(await secret.lane(own), salt, label("message"), 32);
@@ -123,7 +124,8 @@ export async function seal(input: SealInput): Promise<Bytes> {
 }
 
 function checkWriter({ secret, sender, place, addressed }: SealInput): void {
-  if (!mayWrite(sender, place.kind)) throw new UsageError("this principal does not write this kind");
+  if (!mayWrite(sender, place.kind))
+    throw new UsageError("this principal does not write this kind");
   if ((addressed?.length ?? 0) > MAX_SLOTS) throw new UsageError("at most 32 addressed agents");
   if (secret.kind === 2 && (sender.type !== "agent" || addressed?.length)) {
     throw new UsageError("an addressed agent writes in its own lane, to nobody else's");
@@ -212,21 +214,28 @@ function readSlots(envelope: Uint8Array, start: number, count: number): Header["
   const slots = [];
   for (let i = 0; i < count; i++) {
     const at = start + i * SLOT_BYTES;
-    slots.push({ agentId: slice(envelope, at, at + 16), sealed: slice(envelope, at + 16, at + 64) });
+    slots.push({
+      agentId: slice(envelope, at, at + 16),
+      sealed: slice(envelope, at + 16, at + 64),
+    });
     const before = slots[i - 1];
-    if (before && compare(before.agentId, slots[i]!.agentId) >= 0) throw new DecryptError("malformed");
+    if (before && compare(before.agentId, slots[i]!.agentId) >= 0)
+      throw new DecryptError("malformed");
   }
   return slots;
 }
 
-/** What the caller knows of the secrets and keys that an envelope names. */
+/** An envelope, and the secrets and keys that the caller knows. */
 export interface OpenInput {
   readonly envelope: Bytes;
   readonly place: Place;
   readonly conversation: Bytes;
   readonly sender: Principal;
   /** The secret of this epoch and `sid`, if it is held. */
-  readonly secret: (epoch: number, sid: Bytes) => EpochSecret | undefined | Promise<EpochSecret | undefined>;
+  readonly secret: (
+    epoch: number,
+    sid: Bytes,
+  ) => EpochSecret | undefined | Promise<EpochSecret | undefined>;
   /** The keys of this `key_id` of the sender, if they are known. */
   readonly senderKeys: (keyId: Bytes) => PublicKeys | undefined | Promise<PublicKeys | undefined>;
 }
@@ -254,7 +263,12 @@ export async function open(input: OpenInput): Promise<Opened> {
   if (!equal(keys.commitment, header.commitment)) throw new DecryptError("wrong_key");
   const context = contextBytes(place);
   const { aad, hash } = await associatedData(header.bytes, conversation, sender, context);
-  const plaintext = await gcmOpen(keys.key, keys.nonce, envelope.subarray(header.bytes.length), aad);
+  const plaintext = await gcmOpen(
+    keys.key,
+    keys.nonce,
+    envelope.subarray(header.bytes.length),
+    aad,
+  );
   const contentBytes = unpad(place.kind, plaintext);
   const known = await input.senderKeys(header.keyId);
   if (!known) throw new DecryptError("unknown_sender_key");
@@ -316,7 +330,10 @@ export function payload(envelope: Uint8Array): EncryptedPayload {
 
 /** The envelope of a payload. Throws `clear`, `unknown_version` or `malformed`. */
 export function envelopeOf(value: unknown): Bytes {
-  const fields = (typeof value === "object" && value !== null ? value : {}) as Record<string, unknown>;
+  const fields = (typeof value === "object" && value !== null ? value : {}) as Record<
+    string,
+    unknown
+  >;
   if (fields["type"] !== "encrypted") throw new DecryptError("clear");
   if (fields["v"] !== 1) throw new DecryptError("unknown_version");
   if (typeof fields["ciphertext"] !== "string") throw new DecryptError("malformed");

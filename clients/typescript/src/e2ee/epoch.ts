@@ -7,7 +7,7 @@ import { hkdf, hkdfKey } from "./primitives.js";
 export const LANE_EVERYONE = 0;
 export const LANE_AGENT = 2;
 
-/** What a wrap holds: the epoch's secret, or the secret of one agent's lane. */
+/** The secret in a wrap: 1 is the epoch's, 2 is that of an agent's lane. */
 export type SecretKind = 1 | 2;
 
 const EVERYONE = u8(LANE_EVERYONE);
@@ -76,7 +76,11 @@ export class EpochSecret {
   }
 
   /** The secret of everyone's lane and of every agent's. */
-  static async ofEpoch(secret: Uint8Array, conversation: Bytes, epoch: number): Promise<EpochSecret> {
+  static async ofEpoch(
+    secret: Uint8Array,
+    conversation: Bytes,
+    epoch: number,
+  ): Promise<EpochSecret> {
     const key = await hkdfKey(secret);
     const sid = await secretId(key, conversation, epoch);
     return new EpochSecret(1, conversation, epoch, sid, key, null);
@@ -97,7 +101,7 @@ export class EpochSecret {
     return this.kind === 1;
   }
 
-  /** Everyone's lane (`null`) or an agent's. Throws `no_epoch_key` for what this secret does not reach. */
+  /** Everyone's lane (`null`) or an agent's. Throws `no_epoch_key` beyond this secret's reach. */
   lane(agentId: Bytes | null): Promise<CryptoKey> {
     if (this.kind === 2) {
       if (!agentId || !equal(agentId, this.agentId!)) throw new DecryptError("no_epoch_key");

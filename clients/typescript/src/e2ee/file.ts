@@ -16,7 +16,7 @@ function nonce(index: number, last: boolean): Bytes {
 }
 
 export interface SealedFile {
-  /** What is uploaded. */
+  /** The bytes that are uploaded. */
   readonly ciphertext: Bytes;
   /** The file's key, for the message that names the file. */
   readonly key: Bytes;
@@ -90,4 +90,3 @@ export function fileKey(content: Pick<FileContent, "key">): Bytes {
   if (key.length !== 32) throw new DecryptError("malformed");
   return key;
 }
-

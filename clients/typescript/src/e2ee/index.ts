@@ -20,5 +20,16 @@ export * from "./key-log.js";
 export * from "./trust.js";
 export * from "./room.js";
 export * from "./consent.js";
-export { type Bytes, base64, fromBase64, hex, fromHex, idBytes, ulid, uuid, newUlid, equal } from "./bytes.js";
+export {
+  type Bytes,
+  base64,
+  fromBase64,
+  hex,
+  fromHex,
+  idBytes,
+  ulid,
+  uuid,
+  newUlid,
+  equal,
+} from "./bytes.js";
 export { isSmallOrder } from "./primitives.js";

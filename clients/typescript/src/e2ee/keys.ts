@@ -74,7 +74,7 @@ export async function isUsable(keys: PublicKeys): Promise<boolean> {
   }
 }
 
-/** What opens wraps: also the half of an earlier key that a backup keeps. */
+/** The key that opens wraps: also the half of an earlier key that a backup keeps. */
 export interface OpeningKeys {
   readonly keyId: Bytes;
   /** X25519, not extractable. */

@@ -1,5 +1,5 @@
 /** A conversation as this client may believe it: events go in, decisions come out. */
-import { type Bytes, equal, fromBase64, hex, idBytes, isZero } from "./bytes.js";
+import { type Bytes, equal, fromBase64, hex, idBytes, isId, isZero } from "./bytes.js";
 import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
 import type { EpochSecret } from "./epoch.js";
@@ -34,7 +34,7 @@ const MAX_MOMENT_MS = 5 * MINUTE_MS;
 export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
 const MAX_REMEMBERED_MESSAGES = 10_000;
 
-/** What a member may read. */
+/** The messages that a member may read. */
 export type Visibility = "all" | "addressed";
 
 /** The highest epoch and time of all newest secrets; people keep them for ever. */
@@ -51,11 +51,9 @@ export interface ServerEpoch {
   readonly messages: number;
 }
 
-/** What this client seals with, or must do first. An agent cannot rotate: it waits. */
+/** The secret to seal with, or the act before it. An agent cannot rotate: it waits. */
 export type Sealing =
-  | { readonly with: EpochSecret }
-  | { readonly rotate: number }
-  | { readonly wait: true };
+  { readonly with: EpochSecret } | { readonly rotate: number } | { readonly wait: true };
 
 /** `ask_person`: somebody here does not speak `bp1`, and nobody chose to write in clear. */
 export type Writing = "encrypted" | "clear" | "ask_person";
@@ -84,7 +82,7 @@ export interface Incoming {
   readonly maxAgeMs?: number | undefined;
 }
 
-/** What may be shown, and under which notices. */
+/** Something that may be shown, with its notices. */
 export interface Shown {
   /** Null if it came in clear. */
   readonly opened: Opened | null;
@@ -245,7 +243,7 @@ export class Room {
     return { epoch, sid, rotator, isNewest, notices };
   }
 
-  /** What `me` seals with now. `answered` is the epoch of the message that is answered. */
+  /** Decides how `me` seals now. `answered` is the epoch of the message that is answered. */
   sealing(me: Principal, answered: number | null, now: number): Sealing {
     const rotate = { rotate: this.#server.epoch };
     const otherwise: Sealing = me.type === "user" ? rotate : { wait: true };
@@ -275,13 +273,14 @@ export class Room {
   writing(pins: Pins, clearChosen: boolean): Writing {
     const self = principalName(pins.me);
     const others = [...(this.#members ?? [])].filter(([name]) => name !== self);
-    const doAllSpeak = this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
+    const doAllSpeak =
+      this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
     if (this.#wasEncrypted || this.#server.epoch > 0 || doAllSpeak) return "encrypted";
     const mayBeClear = pins.me.type === "user" || this.allowsClear;
     return clearChosen && mayBeClear ? "clear" : "ask_person";
   }
 
-  /** Who is given what at a rotation, of those whom the server lists. */
+  /** Decides what a key that the server lists is given at a rotation. */
   async give(pins: Pins, to: Principal, key: DirectoryKey): Promise<Given> {
     const member = this.#members?.get(principalName(to));
     if (!member) return { because: "not_member" };
@@ -399,14 +398,6 @@ function isStale(me: Principal, incoming: Incoming, time: number, now: number): 
 function sameBytes(one: string, other: string): boolean {
   try {
     return equal(fromBase64(one), fromBase64(other));
-  } catch {
-    return false;
-  }
-}
-
-function isId(text: string): boolean {
-  try {
-    return idBytes(text).length === 16;
   } catch {
     return false;
   }

@@ -3,7 +3,7 @@ import { concat, label } from "./bytes.js";
 import { type Principal, type PublicKeys, principalBytes } from "./keys.js";
 import { sha512 } from "./primitives.js";
 
-/** One side's 30 digits in six groups. */
+/** The 30 digits of a side, in six groups. */
 export async function safetyDigits(principal: Principal, keys: PublicKeys): Promise<string> {
   const text = [label("safety"), principalBytes(principal), keys.publicKey, keys.signingPublicKey];
   const hash = await sha512(concat(...text));

@@ -19,7 +19,12 @@ export type TrustPolicy = "tofu" | "strict";
  */
 export type Standing = "waiting" | "known" | "introduced" | "verified";
 
-const RANK: Readonly<Record<Standing, number>> = { waiting: 0, known: 1, introduced: 2, verified: 3 };
+const RANK: Readonly<Record<Standing, number>> = {
+  waiting: 0,
+  known: 1,
+  introduced: 2,
+  verified: 3,
+};
 
 function higher(one: Standing, other: Standing): Standing {
   return RANK[one] >= RANK[other] ? one : other;
@@ -89,7 +94,9 @@ export function notice(kind: NoticeKind, about: Principal, id: string | null = n
 export function sortNotices(notices: Notice[]): Notice[] {
   const name = (one: Notice): string => `${principalName(one.about)}${one.keyId ?? ""}`;
   const rank = (one: Notice): number => NOTICE_KINDS.indexOf(one.kind);
-  return notices.sort((one, other) => rank(one) - rank(other) || (name(one) < name(other) ? -1 : 1));
+  return notices.sort(
+    (one, other) => rank(one) - rank(other) || (name(one) < name(other) ? -1 : 1),
+  );
 }
 
 interface PrincipalPins {
@@ -153,7 +160,8 @@ export class Pins {
   #of(principal: Principal): PrincipalPins {
     const name = principalName(principal);
     let entry = this.#principals.get(name);
-    if (!entry) this.#principals.set(name, (entry = { keys: new Map(), speaks: false, linked: null }));
+    if (!entry)
+      this.#principals.set(name, (entry = { keys: new Map(), speaks: false, linked: null }));
     return entry;
   }
 
@@ -225,7 +233,8 @@ export class Pins {
     for (const [id, key] of listed) {
       if (entry.keys.has(id)) continue;
       if (isMine && this.#own.has(id)) entry.keys.set(id, newPin(id, key, "verified"));
-      if (!isMine && isFirst && this.policy === "tofu") entry.keys.set(id, newPin(id, key, "known"));
+      if (!isMine && isFirst && this.policy === "tofu")
+        entry.keys.set(id, newPin(id, key, "known"));
     }
   }
 
@@ -236,7 +245,7 @@ export class Pins {
     listed: readonly Listed[],
     notices: Notice[],
   ): Promise<void> {
-    for (let hasChanged = true; hasChanged; ) {
+    for (let hasChanged = true; hasChanged;) {
       hasChanged = false;
       for (const one of listed) {
         const pin = await this.#introduced(of, entry, one);
@@ -317,13 +326,15 @@ export class Pins {
     if (!pin) return false;
     if (!pin.retired) pin.standing = "verified";
     spread(entry, pin.keyId);
-    const isFound = [...entry.keys.values()].some((one) => one.standing === "verified" && !one.retired);
+    const isFound = [...entry.keys.values()].some(
+      (one) => one.standing === "verified" && !one.retired,
+    );
     if (isFound) entry.linked = null;
     return isFound;
   }
 }
 
-/** What a verified key introduced is verified, and so on. */
+/** A key that a verified one introduced is verified, and so on. */
 function spread(entry: PrincipalPins, from: string): void {
   const sources = [from];
   for (let source = sources.pop(); source !== undefined; source = sources.pop()) {

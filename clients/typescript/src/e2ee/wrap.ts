@@ -1,6 +1,18 @@
 /** Wraps: the secret of an epoch, for one key of one member, signed by who rotated. */
 import { CipherSuite, Aes256Gcm, DhkemX25519HkdfSha256, HkdfSha256 } from "@hpke/core";
-import { type Bytes, base64, concat, equal, fromBase64, label, readU64, u32, u64, u8, ulid } from "./bytes.js";
+import {
+  type Bytes,
+  base64,
+  concat,
+  equal,
+  fromBase64,
+  label,
+  readU64,
+  u32,
+  u64,
+  u8,
+  ulid,
+} from "./bytes.js";
 import { EpochSecret, type SecretKind, secretId } from "./epoch.js";
 import { DecryptError, UsageError } from "./errors.js";
 import {
@@ -79,7 +91,7 @@ export async function sealWrap(input: WrapInput): Promise<string> {
   return base64(concat(u8(WRAP_VERSION), recipientKeyId, enc, sealed));
 }
 
-/** What a wrap says, once it opens. The signature is judged with the rotator's key. */
+/** A wrap that has opened. The signature is judged with the rotator's key. */
 export interface OpenedWrap {
   readonly secret: EpochSecret;
   readonly epoch: number;
@@ -160,9 +172,10 @@ async function readWrap(
     throw new DecryptError("wrong_key");
   }
   const recipientId = principalBytes(recipient).slice(1);
-  const secret = kind === 1
-    ? await EpochSecret.ofEpoch(raw, conversation, epoch)
-    : await EpochSecret.ofLane(raw, conversation, epoch, sid, recipientId);
+  const secret =
+    kind === 1
+      ? await EpochSecret.ofEpoch(raw, conversation, epoch)
+      : await EpochSecret.ofLane(raw, conversation, epoch, sid, recipientId);
   return describeWrap(plain, info, secret, epoch, sid);
 }
 

@@ -52,7 +52,9 @@ async function ask(cluster: DevCluster, text: string): Promise<void> {
     if (event.type === "caught_up" && !sent) sent = (await conversation.send(text)).message_id;
     if (event.type !== "message" || !sent || event.message.in_reply_to !== sent) continue;
     if (!event.opened?.encrypted || !event.opened.sender.authentic) break;
-    console.log(`${String(event.opened.content["text"])}\n(encrypted, and signed by the agent's key)`);
+    console.log(
+      `${String(event.opened.content["text"])}\n(encrypted, and signed by the agent's key)`,
+    );
     return;
   }
   throw new Error("no answer came that opens");

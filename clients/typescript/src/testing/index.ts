@@ -71,7 +71,8 @@ async function until(isTrue: () => boolean, ms: number, fault: string): Promise<
 
 export class DevCluster {
   constructor(
-    private readonly file: string,
+    /** The cluster's own description. */
+    readonly file: string,
     private readonly child: ChildProcess | null,
   ) {}
 

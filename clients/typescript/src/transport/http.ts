@@ -72,7 +72,17 @@ export class Http {
     };
   }
 
-  /** The successful answer itself. The same bytes are sent at every try. */
+  /** The items of all pages. */
+  async *pages<T>(path: string, query: Call["query"] = {}): AsyncGenerator<T> {
+    let cursor: string | undefined;
+    do {
+      const page = await this.call<T[]>({ method: "GET", path, query: { ...query, cursor } });
+      yield* page.data;
+      cursor = page.nextCursor ?? undefined;
+    } while (cursor);
+  }
+
+  /** The successful answer itself. Every try sends equal bytes. */
   async bytes(call: Call): Promise<Response> {
     const body = call.bytes ?? (call.body === undefined ? undefined : JSON.stringify(call.body));
     const lane = `${call.method} ${routeOf(call.path)}`;

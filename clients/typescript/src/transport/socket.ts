@@ -1,4 +1,4 @@
-/** One socket to `/ws` that comes back: handshake, liveness, reconnects. */
+/** A socket to `/ws` that comes back: handshake, liveness, reconnects. */
 import { Closed, ConnectionLost } from "../errors.js";
 import { type HookCaller } from "../hooks.js";
 import { makeError } from "./http.js";
@@ -10,7 +10,7 @@ export interface Frame {
   readonly [name: string]: unknown;
 }
 
-/** What this needs of a WebSocket, which browsers, Node and `ws` all have. */
+/** The part of a WebSocket that browsers, Node and `ws` all have. */
 export interface WebSocketLike {
   onopen: ((event: never) => void) | null;
   onmessage: ((event: never) => void) | null;
@@ -35,11 +35,12 @@ export interface SocketOptions {
   readonly hooks: HookCaller;
   /** The `auth` frame of this moment. */
   readonly auth: () => Promise<Frame>;
-  /** What a 4401 asks for: true if a new token is there. */
+  /** Renews the token after a 4401; true if a new one is there. */
   readonly renew: () => Promise<boolean>;
-  /** Who holds the places, for a 4409. */
+  /** The connections or devices that hold the places, for a 4409. */
   readonly holders: () => Promise<readonly string[]>;
-  readonly onFrame: (frame: Frame) => void;
+  /** A frame, with the length of its text. */
+  readonly onFrame: (frame: Frame, length: number) => void;
   /** A new connection begins, before its first event. */
   readonly onReady: (frame: Frame) => void;
   readonly signal: AbortSignal;
@@ -49,12 +50,12 @@ const FIRST_WAIT_MS = 500;
 const MAX_WAIT_MS = 30_000;
 const LIMIT_WAIT_MS = 10_000;
 const FLOOD_WAIT_MS = 5_000;
-const HANDSHAKE_MS = 15_000;
-const GRACE_MS = 15_000;
+const HANDSHAKE_TIMEOUT_MS = 15_000;
+const SILENCE_GRACE_MS = 15_000;
 const DEFAULT_HEARTBEAT_MS = 25_000;
-const NO_STATUS = 1006;
+const CLOSE_CODE_NONE = 1006;
 /** A local verdict: the connection said nothing for too long. */
-const DEAD = 4999;
+const CLOSE_CODE_DEAD = 4999;
 
 interface Ending {
   readonly code: number;
@@ -95,11 +96,13 @@ export class Socket {
       socket = await webSocket(`${url.replace(/^http/, "ws").replace(/\/$/, "")}/ws`);
     } catch (error) {
       if (error instanceof Closed) throw error;
-      return { code: NO_STATUS, afterMs: null };
+      return { code: CLOSE_CODE_NONE, afterMs: null };
     }
     this.#current = socket;
     const closed = deferred<Ending>();
-    const watch = new Liveness(socket, () => closed.resolve({ code: DEAD, afterMs: null }));
+    const watch = new Liveness(socket, () =>
+      closed.resolve({ code: CLOSE_CODE_DEAD, afterMs: null }),
+    );
     const stop = (): void => socket.close(1000);
     signal.addEventListener("abort", stop, { once: true });
     let afterMs: number | null = null;
@@ -107,9 +110,10 @@ export class Socket {
     socket.onerror = () => {};
     socket.onmessage = (event: { data: unknown }) => {
       watch.heard();
-      const frame = JSON.parse(String(event.data)) as Frame;
+      const text = String(event.data);
+      const frame = JSON.parse(text) as Frame;
       if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
-      this.#take(frame, watch);
+      this.#take(frame, text.length, watch);
     };
     socket.onclose = (event: { code: number }) => closed.resolve({ code: event.code, afterMs });
     const ending = await closed.promise;
@@ -121,7 +125,7 @@ export class Socket {
     return ending;
   }
 
-  #take(frame: Frame, watch: Liveness): void {
+  #take(frame: Frame, length: number, watch: Liveness): void {
     switch (frame.type) {
       case "ready":
         this.#ready = true;
@@ -143,7 +147,7 @@ export class Socket {
         this.#answer(frame);
         return;
     }
-    this.options.onFrame(frame);
+    this.options.onFrame(frame, length);
   }
 
   async #renewAuth(): Promise<void> {
@@ -158,7 +162,11 @@ export class Socket {
     if (!waiting) return;
     this.#answers.delete(String(frame["ref"]));
     if (frame.type !== "error") return waiting.resolve(frame);
-    const error = frame["error"] as { code: string; message: string; params: Record<string, unknown> };
+    const error = frame["error"] as {
+      code: string;
+      message: string;
+      params: Record<string, unknown>;
+    };
     waiting.reject(makeError(error.code, 0, error.message, error.params, null));
   }
 
@@ -250,7 +258,7 @@ class Liveness {
     private readonly socket: WebSocketLike,
     private readonly onDead: () => void,
   ) {
-    this.#timer = setTimeout(() => this.#die(), HANDSHAKE_MS);
+    this.#timer = setTimeout(() => this.#die(), HANDSHAKE_TIMEOUT_MS);
     unref(this.#timer);
   }
 
@@ -272,7 +280,7 @@ class Liveness {
   /** Browsers do not show the server's pings, so a frame asks for one that they show. */
   #check(): void {
     const silence = Date.now() - this.#heardAt;
-    if (silence >= this.#heartbeatMs + GRACE_MS) return this.#die();
+    if (silence >= this.#heartbeatMs + SILENCE_GRACE_MS) return this.#die();
     if (silence >= this.#heartbeatMs - 1000) {
       try {
         this.socket.send('{"type":"ping"}');
@@ -280,7 +288,7 @@ class Liveness {
         return this.#die();
       }
     }
-    this.#schedule(Math.max(1000, Math.min(this.#heartbeatMs, GRACE_MS)));
+    this.#schedule(Math.max(1000, Math.min(this.#heartbeatMs, SILENCE_GRACE_MS)));
   }
 
   #die(): void {

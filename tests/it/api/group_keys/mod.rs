@@ -299,17 +299,7 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
         a.user("bob").await,
         a.user("carol").await,
     ];
-    let direct = alice
-        .post(
-            "/conversations",
-            json!({ "type": "direct", "user_id": bob.id }),
-        )
-        .await
-        .expect(201);
-    let direct = direct.data()["conversation_id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let direct = alice.direct_with(&bob).await;
     let group = alice.group_with(&[&bob]).await;
     let mut alice_socket = alice.on(&b).connect().await;
     let mut bob_socket = bob.on(&b).connect().await;

@@ -52,17 +52,7 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
         let other = if owner.id == alice.id { &bob } else { &alice };
         groups.push(owner.group_with(&[other]).await);
     }
-    let direct = alice
-        .post(
-            "/conversations",
-            json!({ "type": "direct", "user_id": bob.id }),
-        )
-        .await
-        .expect(201);
-    let direct = direct.data()["conversation_id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let direct = alice.direct_with(&bob).await;
     let [two, left, bare, old] = [&groups[0], &groups[1], &groups[2], &groups[3]];
     for id in [two, left, old, &direct] {
         rotate(&alice, id, 0, all("first")).await.expect(201);

@@ -188,21 +188,14 @@ async fn a_pair_is_no_group_and_a_group_needs_members_that_are_there() {
         a.user("carol").await,
     ];
     let nobody = ulid().to_string();
-    let pair = alice
-        .post(
-            "/conversations",
-            json!({ "type": "direct", "user_id": bob.id }),
-        )
-        .await
-        .expect(201);
-    let pair = pair.data()["conversation_id"].as_str().expect("an id");
-    add(&alice, pair, &[&carol.id])
+    let pair = alice.direct_with(&bob).await;
+    add(&alice, &pair, &[&carol.id])
         .await
         .refused(404, "NOT_FOUND");
-    remove(&alice, pair, &bob.id)
+    remove(&alice, &pair, &bob.id)
         .await
         .refused(404, "NOT_FOUND");
-    set_role(&alice, pair, &bob, "admin")
+    set_role(&alice, &pair, &bob, "admin")
         .await
         .refused(404, "NOT_FOUND");
     let body = json!({ "member_ids": [nobody] });

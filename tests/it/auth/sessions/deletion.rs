@@ -44,17 +44,7 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
         a.agent(&alice, "helper").await,
         b.agent(&bob, "of bob").await,
     ];
-    let direct = alice
-        .post(
-            "/conversations",
-            json!({ "type": "direct", "user_id": bob.id }),
-        )
-        .await
-        .expect(201);
-    let direct = direct.data()["conversation_id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
+    let direct = alice.direct_with(&bob).await;
     let with_helper = bob.talk_to(&helper).await;
     let with_alice = alice.talk_to(&of_bob).await;
     alice.say(&direct, "what stays").await.expect(201);

@@ -29,16 +29,7 @@ impl Stage {
         let agent = nodes[0].agent(&user, "helper").await;
         let conversation = user.talk_to(&agent).await;
         let refresher = nodes[0].user("refresher").await;
-        let direct = user
-            .post(
-                "/conversations",
-                json!({ "type": "direct", "user_id": refresher.id }),
-            )
-            .await;
-        let direct = direct.expect(201).data()["conversation_id"]
-            .as_str()
-            .expect("an id")
-            .to_owned();
+        let direct = user.direct_with(&refresher).await;
         let busy = [
             nodes[0].agent(&user, "second").await,
             nodes[0].agent(&user, "third").await,

@@ -1,4 +1,4 @@
-"""What a handler gets."""
+"""The context that a handler gets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ReceivedFile:
 
 
 class Context:
-    """One event for one run of its handlers."""
+    """An event, for one run of its handlers."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Context:
 
     @property
     def sender(self) -> Sender | None:
-        """Who sent the message, as far as it is proven."""
+        """The sender of the message, as far as it is proven."""
         return self._answered.opened.sender if self._answered else None
 
     @property
@@ -183,8 +183,8 @@ class Context:
     ) -> CallResult:
         """Asks the person's device to run a tool: it executes and signs, or nobody does.
 
-        The person reads `prompt` beside the arguments. `user` is asked, by default whoever was
-        spoken to; `device` names one of the person's devices.
+        The person reads `prompt` beside the arguments. `user` is asked, by default the person
+        who was spoken to; `device` names one of the person's devices.
         """
         asked = user or self._spoken_to()
         if asked is None:
@@ -206,7 +206,8 @@ class Context:
         """A question that may wait for days: its state travels with it, and no process waits.
 
         `on_answer(tag)` gets the answer with the state. Everybody who can read the question can
-        read its state. `users` are the ids of who may answer, by default whoever was spoken to.
+        read its state. `users` are the ids of the people who may answer, by default the
+        person who was spoken to.
         """
         spoken_to = self._spoken_to()
         asked = users if users is not None else [spoken_to] if spoken_to else []

@@ -7,12 +7,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from ..core.types import Event
 from ..e2ee import E2eeError
 from ..errors import BlindpipeError
 from ..hooks import HookCaller
+from ..transport.backlog import Backlog
 from .dispatcher import Dispatcher
 from .options import AgentOptions
 from .parts import AgentParts
@@ -20,13 +21,11 @@ from .processor import Processor
 
 ACK_INTERVAL_SECONDS: Final = 0.2
 STOP_GRACE_SECONDS: Final = 25.0
-MAX_PENDING_EVENTS: Final = 2_000
-RESUME_BELOW_EVENTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class InboxParts:
-    """What an inbox works with."""
+    """The parts that an inbox works with."""
 
     options: AgentOptions
     processor: Processor
@@ -50,8 +49,7 @@ class Inbox:
         self._dispatcher = Dispatcher(concurrency, self._handle, self._progress)
         self._arrived: deque[tuple[Event, bool]] = deque()
         self._intake: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()
-        self._room.set()
+        self._backlog = Backlog()
         self._ack_timer: asyncio.TimerHandle | None = None
         self.received: str | None = None
         """The cursor of the last event taken in."""
@@ -60,46 +58,49 @@ class Inbox:
         self.replayed_to = 0
         """Numbers up to this one were in the inbox before this connection."""
 
-    @property
-    def _pending(self) -> int:
-        return self._dispatcher.pending + len(self._arrived)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a backlog stays on the server for now."""
-        if self._pending >= MAX_PENDING_EVENTS:
-            self._room.clear()
-            return True
-        return False
-
     async def room(self) -> None:
         """Returns when few enough events wait, or the agent stops."""
-        waits = [asyncio.create_task(e.wait()) for e in (self._room, self._setup.stopping)]
+        both = self._backlog.room(), self._setup.stopping.wait()
+        waits: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in both]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    def take(self, event: Event, standby: bool) -> None:
-        """Takes an event in. A standby only learns from it."""
+    def take(self, event: Event, size: int, standby: bool) -> bool:
+        """Takes an event of `size` bytes in; false if it is the last one for now.
+
+        A standby only learns from it.
+        """
         if self._setup.stopping.is_set():
-            return
+            return True
         if not standby:
             self.received = event["cursor"]
         if event["event"] == "artifact_response":
             self._setup.parts.tool_calls.deliver(event["data"])
+        has_room = self._backlog.add(event["cursor"], size)
+        if event["event"] == "message.created" and not self._arrived:
+            # A message changes no keys and no members, so it needs no task of its own.
+            self._push(event, standby)
+            return has_room
         self._arrived.append((event, standby))
         if self._intake is None or self._intake.done():
             self._intake = asyncio.create_task(self._take_in())
+        return has_room
 
     async def _take_in(self) -> None:
         while self._arrived:
             event, standby = self._arrived[0]
             await self._observe(event)
             self._arrived.popleft()
-            if not standby and not self._setup.stopping.is_set():
-                self._dispatcher.push(event)
+            self._push(event, standby)
+
+    def _push(self, event: Event, standby: bool) -> None:
+        if standby:
+            self._backlog.remove(event["cursor"])
+        elif not self._setup.stopping.is_set():
+            self._dispatcher.push(event)
 
     async def _observe(self, event: Event) -> None:
         try:
@@ -110,6 +111,10 @@ class Inbox:
             self._setup.logger.warning("an event could not be looked into: %s", kind)
 
     async def _handle(self, event: Event) -> None:
+        await self._try(event)
+        self._backlog.remove(event["cursor"])
+
+    async def _try(self, event: Event) -> None:
         """Runs the handlers of an event until they succeed, or the last try has failed."""
         setup = self._setup
         attempt = 0
@@ -151,8 +156,6 @@ class Inbox:
         if self._ack_timer is None:
             loop = asyncio.get_running_loop()
             self._ack_timer = loop.call_later(ACK_INTERVAL_SECONDS, self.flush_ack)
-        if self._pending <= RESUME_BELOW_EVENTS:
-            self._room.set()
 
     def flush_ack(self) -> None:
         """Tells the server now what it may forget."""

@@ -47,7 +47,7 @@ class AgentOptions:
     hooks: Hooks | None = None
     logger: logging.Logger = logging.getLogger("blindpipe")
     ssl_context: ssl.SSLContext | None = None
-    """For an authority of one's own; `SSL_CERT_FILE` names one without it."""
+    """For a private authority; without it, `SSL_CERT_FILE` may name one."""
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> AgentOptions:

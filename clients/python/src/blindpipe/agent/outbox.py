@@ -18,13 +18,13 @@ from ..transport.http import Call, Http
 
 SAFE_REPEAT_MS: Final = 20 * 3_600_000
 """The server remembers ids for 24 hours; this leaves room for clocks and queues."""
-HISTORY_PAGE: Final = 100
+HISTORY_PAGE_MESSAGES: Final = 100
 MAX_HISTORY_PAGES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a send answers, and where a search for an earlier run begins."""
+    """The message that a send answers; a search for an earlier run begins there."""
 
     message: Message
     opened: OpenedMessage
@@ -136,7 +136,7 @@ class Outbox:
     async def find(
         self, conversation_id: str, client_message_id: str, answered: Answered | None
     ) -> Sent | None:
-        """One's own message with this id, after the message that it answers."""
+        """The agent's message with this id, after the message that it answers."""
         wanted = ids.parse(client_message_id)
         after = answered.message["message_id"] if answered else None
         direction = "forward" if after else "backward"
@@ -149,7 +149,7 @@ class Outbox:
     async def question(
         self, conversation_id: str, message_id: str, before: str
     ) -> OpenedMessage | None:
-        """One's own question, opened; None if the history does not have it."""
+        """The agent's own question, opened; None if the history does not have it."""
         wanted = ids.parse(message_id)
         async for message in self._history(conversation_id, "backward", before):
             if ids.parse(message["message_id"]) == wanted:
@@ -160,7 +160,7 @@ class Outbox:
         self, conversation_id: str, direction: str, cursor: str | None
     ) -> AsyncIterator[Message]:
         for _ in range(MAX_HISTORY_PAGES):
-            query = {"direction": direction, "cursor": cursor, "limit": HISTORY_PAGE}
+            query = {"direction": direction, "cursor": cursor, "limit": HISTORY_PAGE_MESSAGES}
             answer = await self._http.call(Call("GET", self._path(conversation_id), query))
             for message in answer.data:
                 yield message

@@ -1,4 +1,4 @@
-"""What a context needs of its agent."""
+"""The parts of an agent that a context needs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class PinStore(Protocol):
     """A developer's own store."""
 
     async def load(self) -> StoredTrust | None:
-        """What was saved last; None at the first start."""
+        """The trust that was saved last; None at the first start."""
 
     async def save(self, trust: StoredTrust) -> None:
         """Replaces what was saved before."""

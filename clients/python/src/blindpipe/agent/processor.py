@@ -1,4 +1,4 @@
-"""One event: opened, given to its handlers, and judged."""
+"""The way of an event: opened, given to its handlers, and judged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _finished(outcome: object) -> None:
 
 @dataclass(slots=True)
 class Handlers:
-    """What a developer has registered."""
+    """The handlers and middleware that a developer has registered."""
 
     by_event: dict[str, list[Handler]] = field(default_factory=dict)
     by_tag: dict[str, Handler] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Processor:
     async def process(self, event: Event, parts: AgentParts, replayed: bool) -> None:
         """Runs the handlers of an event once.
 
-        What does not open is told to a hook, and counts as handled.
+        A message that does not open is told to a hook, and counts as handled.
         """
         answered: Answered | None = None
         if event["event"] == "message.created":

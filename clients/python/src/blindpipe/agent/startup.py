@@ -26,7 +26,7 @@ from .tool_calls import ToolCalls
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a started agent holds. `save` keeps pins and marks; it never fails."""
+    """The parts of a started agent. `save` keeps pins and marks; it never fails."""
 
     parts: AgentParts
     trust: Trust

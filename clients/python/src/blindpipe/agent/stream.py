@@ -106,7 +106,7 @@ class MessageStream:
         return await session.seal_text(draft.conversation_id, place, content, answering=epoch)
 
     async def end(self, content: JsonObject | None = None) -> Sent:
-        """One durable, signed message: the text written, or another content."""
+        """Sends one durable, signed message: the text written, or another content."""
         self._stop()
         draft = self._draft({"type": "text", "text": self.text} if content is None else content)
         outbox, socket = self._outbox, self._socket

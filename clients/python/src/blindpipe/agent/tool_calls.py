@@ -45,7 +45,7 @@ class ToolCalls:
         self._waiting: dict[str, asyncio.Future[JsonObject]] = {}
 
     def deliver(self, outcome: JsonObject) -> None:
-        """Gives an outcome to whoever waits for it, before any queue."""
+        """Gives an outcome to the handler that waits for it, before any queue."""
         waiting = self._waiting.get(outcome["request_id"])
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)
@@ -132,7 +132,7 @@ class ToolCalls:
 async def _first(
     waiting: asyncio.Future[JsonObject], ask: Callable[[], Awaitable[JsonObject]]
 ) -> JsonObject:
-    """What is told, or what a look finds."""
+    """The outcome that an event tells, or that a look finds."""
     while True:
         done, _ = await asyncio.wait([waiting], timeout=LOOK_INTERVAL_SECONDS)
         if done:

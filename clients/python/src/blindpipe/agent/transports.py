@@ -18,7 +18,7 @@ from .options import AgentOptions
 from .parts import AgentParts
 
 POLL_WAIT_SECONDS: Final = 25
-POLL_LIMIT: Final = 100
+MAX_POLL_EVENTS: Final = 100
 
 
 class SocketReader:
@@ -65,16 +65,15 @@ class SocketReader:
         # Acks that the last connection did not take go to this one.
         self._inbox.flush_ack()
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, size: int) -> None:
         if self._is_dropped:
             return
         if frame["type"] == "event":
-            self._inbox.take(cast(Event, frame), self._standby)
+            if not self._inbox.take(cast(Event, frame), size, self._standby):
+                self._drop()
         elif frame["type"] == "resync_required":
             self._inbox.received = frame["head"]
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
-        if self._inbox.is_full:
-            self._drop()
 
     def _drop(self) -> None:
         self._is_dropped = True
@@ -96,7 +95,7 @@ async def read_by_poll(
     cursor: str | None = None
     failures = 0
     while not stopping.is_set():
-        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": POLL_LIMIT}
+        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": MAX_POLL_EVENTS}
         try:
             page = await _unless(stopping, parts.http, Call("GET", path, query))
         except CursorExpired as error:
@@ -113,7 +112,8 @@ async def read_by_poll(
         if page is None:
             break
         for event in page.data:
-            inbox.take(event, False)
+            # A page is small, and the next one is asked for when this one is handled.
+            inbox.take(event, 0, False)
         await inbox.settled()
         cursor = inbox.ackable or cursor or page.next_cursor
     await inbox.finish()

@@ -19,7 +19,7 @@ _COOKIE = "refresh_token"
 
 
 class Account:
-    """Who is signed in, and the calls in that person's name."""
+    """The person who is signed in, and the calls in that person's name."""
 
     def __init__(self, url: str, hooks: HookCaller, ssl_context: ssl.SSLContext | None) -> None:
         self.http = Http(url, hooks, self.token, self.renew, ssl_context)

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, Message, ToolCall
@@ -18,6 +18,7 @@ from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
+from ..transport.backlog import Backlog
 from ..transport.http import Call
 from ..transport.socket import Frame, Socket, SocketOptions
 from .account import Account
@@ -35,8 +36,7 @@ from .events import (
 from .rotation import NotGiven, Rotator
 from .tool_requests import BegunStore, MemoryBegun, open_tool_request
 
-
-MAX_FINISHED: Final = 10_000
+MAX_KNOWN_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Client:
 
     @property
     def trust(self) -> Trust:
-        """What this device has learned about others' keys; `store()` gives what to keep."""
+        """The keys of others that this device has learned; `store()` gives what to keep."""
         if self._trust is None:
             self._trust = Trust(self.me, self._options.trust, (), self._options.pins)
         return self._trust
@@ -213,7 +213,7 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """What is known of the conversations; without keys it opens nothing."""
+        """The session knows the conversations; without keys it opens nothing."""
         if self._session is None:
             self._session = self._make_session(None)
         return self._session
@@ -280,7 +280,7 @@ class Client:
         return safety.number((self.me, signer.public), (principal, pin.keys))
 
     async def grants(self) -> Sequence[Grant]:
-        """What agents are allowed, or ask for; the first page."""
+        """The grants that agents have, or ask for; the first page."""
         found: Sequence[Grant] = await self.account.http.data(Call("GET", "/grants"))
         return found
 
@@ -302,14 +302,27 @@ class Client:
         """
         frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         received: list[str] = []
+        # The rest of a long backlog comes again with the next connection.
+        backlog, is_dropped = Backlog(), False
 
         async def auth() -> Frame:
+            await backlog.room()
             resume = {"resume": received[-1]} if received else {}
             return {"type": "auth", "access_token": await self.account.token(), **resume}
 
-        def on_frame(frame: Frame) -> None:
+        def on_ready(_frame: Frame) -> None:
+            nonlocal is_dropped
+            is_dropped = False
+
+        def on_frame(frame: Frame, size: int) -> None:
+            nonlocal is_dropped
+            if is_dropped:
+                return
             if frame["type"] == "event":
                 received[:] = [frame["cursor"]]
+                if not backlog.add(frame["cursor"], size):
+                    is_dropped = True
+                    socket.drop()
             elif frame["type"] == "resync_required":
                 received[:] = [frame["head"]]
                 self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
@@ -322,7 +335,7 @@ class Client:
                 auth=auth,
                 renew=self.account.renew,
                 on_frame=on_frame,
-                on_ready=lambda _frame: None,
+                on_ready=on_ready,
             )
         )
         run = asyncio.create_task(socket.run())
@@ -332,6 +345,7 @@ class Client:
                 for event in await self._read(frame):
                     yield event
                 if frame["type"] == "event":
+                    backlog.remove(frame["cursor"])
                     socket.send({"type": "ack", "cursor": frame["cursor"]})
             run.result()
         finally:
@@ -344,6 +358,9 @@ class Client:
                 return await self._read_event(cast(Event, frame))
             case "stream.begin":
                 self._streams[frame["stream_id"]] = frame["conversation_id"]
+                _forget_oldest(self._streams)
+            case "stream.cancel":
+                self._streams.pop(frame["stream_id"], None)
             case "stream.delta":
                 return await self._read_delta(frame)
             case "typing":
@@ -374,8 +391,7 @@ class Client:
         if id:
             # The message replaces what was shown of its stream.
             self._finished[id] = None
-            if len(self._finished) > MAX_FINISHED:
-                del self._finished[next(iter(self._finished))]
+            _forget_oldest(self._finished)
             self._streams.pop(id, None)
         if received.opened is not None and received.opened.encrypted:
             self.session.remember(message)
@@ -414,3 +430,8 @@ class Client:
             return []
         append = str(shown.opened.json.get("append", "")) if shown.opened else ""
         return [DeltaEvent(conversation_id, stream_id, n, append, sender)]
+
+
+def _forget_oldest(streams: dict[str, Any]) -> None:
+    if len(streams) > MAX_KNOWN_STREAMS:
+        del streams[next(iter(streams))]

@@ -42,7 +42,7 @@ class ReceivedMessage:
 
 @dataclass(slots=True)
 class ConversationParts:
-    """What the conversations of one client share."""
+    """The parts that a client's conversations share."""
 
     session: Session
     rotator: Rotator
@@ -53,7 +53,7 @@ class ConversationParts:
 
 
 class Conversation:
-    """One conversation of one person."""
+    """A conversation, as one person sees it."""
 
     def __init__(self, id: str, parts: ConversationParts) -> None:
         self.id = id
@@ -169,7 +169,7 @@ class Conversation:
         await self.rotate()
 
     async def _refresh(self) -> None:
-        """Whoever acts reads again, since its own events come later."""
+        """The acting client reads again, since its own events come later."""
         entry = await self._parts.session.load(self.id)
         entry.is_stale = True
 

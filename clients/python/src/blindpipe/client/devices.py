@@ -20,14 +20,16 @@ Held = Sequence[tuple[bytes, Secret]]
 
 @dataclass(frozen=True, slots=True)
 class DeviceKeys:
-    """What this device holds. `earlier` are the X25519 keys of devices before it."""
+    """The keys that this device holds. `earlier` are the X25519 keys of devices before it."""
 
     signer: PrivateKeys
     earlier: Held = field(default=(), repr=False)
+    is_old: bool = False
+    """Restored from a backup whose key the directory shows no more; it opens less."""
 
     @property
     def opening(self) -> list[PrivateKeys | OpeningKey]:
-        """What opens wraps, the signer's own key first."""
+        """The keys that open wraps, the signer's own first."""
         own = self.signer.key_id
         return [self.signer, *(OpeningKey(id, key) for id, key in self.earlier if id != own)]
 
@@ -63,21 +65,26 @@ class Devices:
         return await self._set_up(protection_password, (), None)
 
     async def restore(self, protection_password: str) -> DeviceKeys:
-        """Reads the newest backup that opens.
+        """Reads the newest backup that opens; those that the directory still shows go first.
 
-        Restored keys open old messages and introduce this device, which gets keys of its own.
-        Raises `wrong_key` for a wrong password.
+        Restored keys open old messages and introduce this device, which gets keys of its own. The
+        key of an old backup introduces nobody: `is_old` says so. Raises `wrong_key` for a wrong
+        password.
         """
         shown: Sequence[JsonObject] = await self._account.http.data(Call("GET", "/keys/backup"))
+        path = f"/keys/users/{self._account.user_id}/devices"
+        directory: JsonObject = await self._account.http.data(Call("GET", path))
+        current = [_named(key) for key in directory["devices"] if not key.get("retired_at")]
         fault = E2eeError("no_epoch_key")
-        for backup in shown:
+        for backup in sorted(shown, key=lambda backup: _named(backup) not in current):
             try:
-                return await self._restore_from(backup, protection_password)
+                is_old = _named(backup) not in current
+                return await self._restore_from(backup, protection_password, is_old)
             except E2eeError as error:
                 fault = error
         raise fault
 
-    async def _restore_from(self, shown: JsonObject, password: str) -> DeviceKeys:
+    async def _restore_from(self, shown: JsonObject, password: str, is_old: bool) -> DeviceKeys:
         params = shown["argon2_params"]
         costs = Costs(params["m"], params["t"], params["p"])
         salt = from_base64(shown["argon2_salt"])
@@ -88,12 +95,14 @@ class Devices:
         owner = BackupOwner(ids.parse(self._account.user_id), shown["device_id"], public)
         sealed = Backup(from_base64(shown["backup_a"]), from_base64(shown["backup_b"]))
         restored = backups.open(key, owner, sealed)
-        if shown["device_id"] == self._account.device_id:
-            return self._hold(restored.keys, restored.earlier)
+        if shown["device_id"] == self._account.device_id and not is_old:
+            return self._hold(DeviceKeys(restored.keys, tuple(restored.earlier)))
         earlier = ((restored.keys.key_id, restored.keys.x25519), *restored.earlier)
-        return await self._set_up(password, earlier, restored.keys)
+        return await self._set_up(password, earlier, None if is_old else restored.keys, is_old)
 
-    async def _set_up(self, password: str, earlier: Held, by: PrivateKeys | None) -> DeviceKeys:
+    async def _set_up(
+        self, password: str, earlier: Held, by: PrivateKeys | None, is_old: bool = False
+    ) -> DeviceKeys:
         keys, device_id = PrivateKeys.random(), self._account.device_id
         user = ids.parse(self._account.user_id)
         key = await asyncio.to_thread(BackupKey.random, password)
@@ -117,9 +126,13 @@ class Devices:
                 "signature": to_base64(signature),
             }
         await self._account.http.data(Call("POST", "/keys/backup", body=body))
-        return self._hold(keys, earlier)
+        return self._hold(DeviceKeys(keys, tuple(earlier), is_old))
 
-    def _hold(self, keys: PrivateKeys, earlier: Held) -> DeviceKeys:
-        held = DeviceKeys(keys, tuple(earlier))
-        self._on_keys(held)
-        return held
+    def _hold(self, keys: DeviceKeys) -> DeviceKeys:
+        self._on_keys(keys)
+        return keys
+
+
+def _named(key: JsonObject) -> tuple[str | None, str, str]:
+    """A device's key, as a backup and the directory name it."""
+    return key.get("device_id"), key["public_key"], key["signing_public_key"]

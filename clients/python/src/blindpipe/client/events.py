@@ -1,4 +1,4 @@
-"""What a person's client yields."""
+"""The events that a person's client yields."""
 
 from __future__ import annotations
 

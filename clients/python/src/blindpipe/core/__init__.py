@@ -1,1 +1,1 @@
-"""What agents and people share: directories, files, sessions."""
+"""The parts that agents and people share: directories, files, sessions."""

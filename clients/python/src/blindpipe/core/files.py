@@ -25,7 +25,7 @@ class NewFile:
 
 
 async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile) -> JsonObject:
-    """Seals and uploads; `base` is the route of one's kind. Answers the content of the message."""
+    """Seals and uploads; answers the content of the message. `base` is the route for uploads."""
     sealed = sealed_file.seal(file.content)
     asked = {
         "filename": UPLOAD_NAME,

@@ -1,4 +1,4 @@
-"""What one principal knows of its conversations: rooms, members, keys, secrets.
+"""A principal's knowledge of its conversations: rooms, members, keys, secrets.
 
 Everything that is sealed or opened passes here. Reads of the server fill what is missing.
 """
@@ -45,9 +45,9 @@ class SessionOptions:
     http: Http
     me: Principal
     signer: PrivateKeys | None
-    """What signs; None for a principal without keys, which speaks clear."""
+    """The keys that sign; None for a principal without keys, which speaks clear."""
     opening: Sequence[PrivateKeys | OpeningKey]
-    """What opens wraps, the signer's own key first."""
+    """The keys that open wraps, the signer's own first."""
     device_id: str | None
     trust: Trust
     marks: Mapping[str, EpochMarks]
@@ -60,7 +60,7 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who said something, as far as it is proven."""
+    """The sender of something, as far as it is proven."""
 
     type: Kind
     id: str
@@ -76,7 +76,7 @@ class Sender:
 
     @property
     def principal(self) -> Principal:
-        """The same, as the encryption names it."""
+        """The sender, as the encryption names it."""
         return ids.principal(self.type, self.id)
 
 
@@ -94,12 +94,12 @@ class OpenedMessage:
     """The hash by which an answer names this envelope; None in clear."""
     is_replay: bool
     notices: Sequence[Notice]
-    """What stands beside it when it is shown."""
+    """Notices that stand beside it when it is shown."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of a conversation."""
+    """A conversation, as far as it is known."""
 
     room: Room
     info: ConversationInfo | None = None
@@ -144,6 +144,8 @@ class Session:
     async def load(self, conversation_id: str) -> Entry:
         """The conversation with its members, their keys, and this member's newest wrap."""
         entry = self._entry(conversation_id)
+        if not entry.is_stale and not entry.lock.locked():
+            return entry
         async with entry.lock:
             if entry.is_stale:
                 await self._read(conversation_id, entry)
@@ -210,7 +212,7 @@ class Session:
             self._tell(taken.notices, conversation_id)
 
     def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
-        """A rotation of one's own has been accepted."""
+        """The server has accepted this client's rotation."""
         _set_server_epoch(entry, epoch, False)
         self.take_wraps(conversation_id, entry, epoch, [{"wrapped_key": own}])
 
@@ -315,7 +317,7 @@ class Session:
             room.remember(_sender_of(message), ids.parse(id))
 
     def clear_message(self, message: Message) -> OpenedMessage:
-        """What came in clear: nobody's word but the server's."""
+        """A message in clear: nobody's word but the server's."""
         notice = Notice(NoticeKind.NOT_ENCRYPTED, _sender_of(message))
         content = message["payload"] or {}
         sender = _proven(message, None, True)

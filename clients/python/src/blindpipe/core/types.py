@@ -11,7 +11,7 @@ Kind = Literal["user", "agent"]
 
 
 class SenderInfo(TypedDict):
-    """Who sent a message, by the server's word."""
+    """The sender of a message, by the server's word."""
 
     type: Kind
     id: str
@@ -127,7 +127,7 @@ class SignedIn(TypedDict):
 
 
 class Device(TypedDict):
-    """One of a person's devices."""
+    """A person's device."""
 
     device_id: str
     display_name: str | None
@@ -140,7 +140,7 @@ class Device(TypedDict):
 
 
 class Grant(TypedDict):
-    """What a person allows an agent, or is asked to allow."""
+    """Scopes that a person allows an agent, or is asked to allow."""
 
     grant_id: str
     agent_id: str

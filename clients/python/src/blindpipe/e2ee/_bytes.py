@@ -3,6 +3,7 @@
 import base64
 import binascii
 import hashlib
+from functools import cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -14,6 +15,7 @@ from .errors import E2eeError
 TAG_BYTES = 16
 
 
+@cache
 def label(name: str) -> bytes:
     """The prefix that separates one use of a key from every other."""
     return b"blindpipe/1/" + name.encode() + b"\0"

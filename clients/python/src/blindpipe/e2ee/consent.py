@@ -12,7 +12,7 @@ from .keys import Principal
 from .room import Incoming, Refused, Room, Shown
 from .trust import Trust
 
-_MEDIUM_WINDOW = 24 * 60 * 60_000
+_MEDIUM_WINDOW_MS = 24 * 60 * 60_000
 
 Decision = Literal["execute", "ask", "unable", "repeated"]
 """Execute unasked; show the arguments and ask; not this person's or device's; began before."""
@@ -62,7 +62,7 @@ class Consents:
         if last is None:
             return "ask"
         sensitivity = max(tool.sensitivity, manifest or Sensitivity.LOW)
-        recent = sensitivity == Sensitivity.MEDIUM and now - last < _MEDIUM_WINDOW
+        recent = sensitivity == Sensitivity.MEDIUM and now - last < _MEDIUM_WINDOW_MS
         if sensitivity == Sensitivity.LOW or recent:
             self._approved[approval] = max(now, last)
             return "execute"

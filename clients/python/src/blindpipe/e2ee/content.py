@@ -28,7 +28,7 @@ def parse(content: bytes) -> dict[str, Any]:
         raise E2eeError("malformed")
     try:
         text = content.decode()
-        value = json.loads(text, parse_constant=_no_constant)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         raise E2eeError("not_json") from None
     if not isinstance(value, dict) or not _portable(value, 1):
@@ -38,6 +38,9 @@ def parse(content: bytes) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _portable(value: object, depth: int) -> bool:
@@ -59,7 +62,11 @@ def _portable(value: object, depth: int) -> bool:
 
 def _well_formed(text: str) -> bool:
     """Whether no surrogate stands alone."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def padded(length: int, least: int = 128) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from ._bytes import (
@@ -26,11 +28,13 @@ from .errors import E2eeError
 from .keys import Principal, PrivateKeys, PublicKeys, Secret
 
 MAX_SLOTS: Final = 32
+MAX_CACHED_HEADERS: Final = 16
 NO_VIEW: Final = bytes(20)
-"""The view of who does not know the version and the hash of its own key list."""
-_FIXED_BYTES = 88
+"""The view of a sender that does not know the version and the hash of its own key list."""
+_FIXED = struct.Struct(">BBBBI16s16s16s32s")
+_FIXED_BYTES = _FIXED.size
 _SLOT_BYTES = 64
-_MAX_CIPHERTEXT = padded(FRONT_BYTES + MAX_CONTENT_BYTES) + TAG_BYTES
+_MAX_CIPHERTEXT_BYTES = padded(FRONT_BYTES + MAX_CONTENT_BYTES) + TAG_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +129,19 @@ class Header:
     raw: bytes = field(repr=False)
 
     @classmethod
+    @lru_cache(MAX_CACHED_HEADERS)
     def parse(cls, envelope: bytes) -> Header:
-        at = Reader(envelope)
-        if at.number(1) != 1:
+        """Reads a header. An opening client asks twice: for the keys, and to open."""
+        if envelope and envelope[0] != 1:
             raise E2eeError("unknown_version")
-        kind, lane, slots = at.number(1), at.number(1), at.number(1)
+        at = Reader(envelope)
+        _, kind, lane, slots, epoch, sid, sender_key, _, _ = _FIXED.unpack(at.take(_FIXED_BYTES))
         if slots > MAX_SLOTS or not (lane == EVERYONE or (lane == ADDRESSED and slots == 0)):
             raise E2eeError("malformed")
-        epoch, sid, sender_key = at.number(4), at.take(16), at.take(16)
-        at.take(48)
         writer = at.take(16) if lane == ADDRESSED else None
         readers = tuple(at.take(_SLOT_BYTES)[:16] for _ in range(slots))
         left = len(at.rest())
-        if not _rising(readers) or not TAG_BYTES <= left <= _MAX_CIPHERTEXT:
+        if not _rising(readers) or not TAG_BYTES <= left <= _MAX_CIPHERTEXT_BYTES:
             raise E2eeError("malformed")
         if kind not in (1, 2, 3, 4):
             raise E2eeError("unknown_kind")

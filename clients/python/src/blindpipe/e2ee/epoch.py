@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ._bytes import hkdf, label, u32
 from .keys import Secret
@@ -20,6 +20,12 @@ class EpochKey:
     sid: bytes
     secret: Secret
     lane_agent: bytes | None = None
+    _everyone: Secret | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Every envelope of the epoch needs it.
+        everyone = None if self.lane_agent is not None else self._derive(bytes([EVERYONE]))
+        object.__setattr__(self, "_everyone", everyone)
 
     @classmethod
     def new(cls, conversation: bytes, epoch: int, secret: Secret) -> EpochKey:
@@ -31,11 +37,11 @@ class EpochKey:
         return cls.new(conversation, epoch, Secret.random())
 
     def everyone(self) -> Secret | None:
-        """The key of everyone's lane, for who holds the epoch's secret."""
-        return None if self.lane_agent is not None else self._derive(bytes([EVERYONE]))
+        """The key of everyone's lane, for a holder of the epoch's secret."""
+        return self._everyone
 
     def addressed(self, agent: bytes) -> Secret | None:
-        """The key of an agent's lane, for who holds the secret and for that agent."""
+        """The key of an agent's lane, for a holder of the secret and for that agent."""
         if self.lane_agent is None:
             return self._derive(bytes([ADDRESSED]) + agent)
         return self.secret if self.lane_agent == agent else None

@@ -1,4 +1,4 @@
-"""One error type with the fixed reasons that applications and tests see."""
+"""An error type with the fixed reasons that applications and tests see."""
 
 from typing import Final, Literal, get_args
 

@@ -6,11 +6,15 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
 from ._bytes import label, prefixed, sha256
 from .errors import E2eeError
 from .keys import Principal
 
+MAX_CACHED_IDS: Final = 4096
+"""The same few conversations and members stand in most messages."""
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ALIKE = str.maketrans("ILO", "110")
 # Python's digits of base 32; the letters that Crockford leaves out become no digits.
@@ -63,6 +67,7 @@ def ulid(id: bytes) -> str:
     return "".join(_CROCKFORD[number >> 5 * place & 31] for place in reversed(range(26)))
 
 
+@lru_cache(MAX_CACHED_IDS)
 def parse(text: str) -> bytes:
     """The 16 bytes of a ULID or a UUID, in any spelling. Raises `malformed`."""
     id = from_ulid(text.upper().translate(_ALIKE)) if len(text) == 26 else None
@@ -79,6 +84,7 @@ def new_ulid() -> str:
     return ulid((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
 
 
+@lru_cache(MAX_CACHED_IDS)
 def principal(kind: str, id: str) -> Principal:
     """The principal of a `type` and an id as the service writes them."""
     data = parse(id)

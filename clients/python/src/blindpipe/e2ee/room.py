@@ -16,15 +16,15 @@ from .keys import Principal, PrivateKeys, PublicKeys
 from .trust import DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust, in_order
 from .wrap import OpeningKey, Wrap
 
-_MINUTE = 60_000
-_DAY = 24 * 60 * _MINUTE
-_MAX_WRAP_AHEAD = 10 * _MINUTE
-_MAX_EPOCH_AGE = 7 * _DAY
+_MINUTE_MS = 60_000
+_DAY_MS = 24 * 60 * _MINUTE_MS
+_MAX_WRAP_AHEAD_MS = 10 * _MINUTE_MS
+_MAX_EPOCH_AGE_MS = 7 * _DAY_MS
 _MAX_EPOCH_MESSAGES = 10_000
-_MAX_TIME_APART = 5 * _MINUTE
-_MAX_LIVE_AGE = 5 * _MINUTE
-_MAX_REMEMBERED = 10_000
-MAX_MESSAGE_AGE: Final = 31 * _DAY
+_MAX_TIME_APART_MS = 5 * _MINUTE_MS
+_MAX_LIVE_AGE_MS = 5 * _MINUTE_MS
+_MAX_REMEMBERED_MESSAGES = 10_000
+MAX_MESSAGE_AGE_MS: Final = 31 * _DAY_MS
 """How old a message may be that a handler is given, milliseconds."""
 
 Visibility = Literal["all", "addressed"]
@@ -128,7 +128,7 @@ class ServerEpoch:
 
 @dataclass(slots=True)
 class Room:
-    """One conversation. `plaintext_allowed`: an agent's developer takes clear text."""
+    """A conversation. `plaintext_allowed`: an agent's developer takes clear text."""
 
     conversation: bytes
     plaintext_allowed: bool = False
@@ -140,7 +140,7 @@ class Room:
     _highest_epoch: int = 0
     _latest_time: int = 0
     _changed: bool = False
-    _remembered: dict[tuple[Principal, bytes], None] = field(default_factory=dict, repr=False)
+    _remembered: dict[bytes, None] = field(default_factory=dict, repr=False)
 
     def epoch_key(self, epoch: int, sid: bytes) -> EpochKey | None:
         """The secret held for an epoch and a `sid`."""
@@ -231,7 +231,7 @@ class Room:
         above = opened.key.epoch > self._highest_epoch or opened.time > self._latest_time
         # Marks outlive the program; the secret itself is read from the server again.
         marked = self._newest is None and self.marks == EpochMarks(opened.key.epoch, opened.time)
-        return (above or marked) and opened.time <= now + _MAX_WRAP_AHEAD
+        return (above or marked) and opened.time <= now + _MAX_WRAP_AHEAD_MS
 
     def _newest_is(self, opened: Wrap, may_seal: bool) -> None:
         key = opened.key
@@ -250,7 +250,7 @@ class Room:
         return WrapTaken(key.epoch, key.sid, rotator, newest, notices)
 
     def sealing(self, me: Principal, answered: int | None, now: int) -> Seal | Rotate | Wait:
-        """The secret that `me` seals with now. `answered` is the epoch of the message that is answered."""
+        """The secret that `me` seals with now; `answered` is the epoch of the message answered."""
         otherwise = Rotate(self.server.epoch) if me.is_user else Wait()
         newest = self._newest
         if newest is None or not newest.may_seal or self.server.epoch < newest.epoch:
@@ -261,7 +261,7 @@ class Room:
             self._changed
             or self.server.rotation_required
             or self.server.messages >= _MAX_EPOCH_MESSAGES
-            or now - newest.time > _MAX_EPOCH_AGE
+            or now - newest.time > _MAX_EPOCH_AGE_MS
         )
         return otherwise if me.is_user and due else Seal(newest.epoch, newest.sid)
 
@@ -339,7 +339,7 @@ class Room:
         notices = self._judge(trust.me, pin, incoming, key)
         if _is_stale(trust.me, incoming, opened.time, now):
             raise Refused("stale")
-        if abs(opened.time - incoming.created_at) > _MAX_TIME_APART:
+        if abs(opened.time - incoming.created_at) > _MAX_TIME_APART_MS:
             notices.append(Notice(NoticeKind.OTHER_TIME, sender))
         return Shown(opened, pin.standing, notices, pin)
 
@@ -381,12 +381,12 @@ class Room:
 
     def is_remembered(self, sender: Principal, client_message_id: bytes) -> bool:
         """Whether this message was handled before."""
-        return (sender, client_message_id) in self._remembered
+        return sender.to_bytes() + client_message_id in self._remembered
 
     def remember(self, sender: Principal, client_message_id: bytes) -> None:
         """A message that was handled is not handled again."""
-        self._remembered[sender, client_message_id] = None
-        if len(self._remembered) > _MAX_REMEMBERED:
+        self._remembered[sender.to_bytes() + client_message_id] = None
+        if len(self._remembered) > _MAX_REMEMBERED_MESSAGES:
             del self._remembered[next(iter(self._remembered))]
 
 
@@ -413,8 +413,8 @@ def _is_stale(me: Principal, incoming: Incoming, time: int, now: int) -> bool:
     """Handlers get no old message; nobody gets an old delta or tool request."""
     match incoming.place:
         case Delta() | Request():
-            return abs(now - time) > _MAX_LIVE_AGE
+            return abs(now - time) > _MAX_LIVE_AGE_MS
         case Message():
-            max_age = MAX_MESSAGE_AGE if incoming.max_age is None else incoming.max_age
+            max_age = MAX_MESSAGE_AGE_MS if incoming.max_age is None else incoming.max_age
             return not me.is_user and incoming.live and now - time > max_age
     return False

@@ -7,7 +7,7 @@ from .keys import Principal, PublicKeys
 
 
 def half(owner: Principal, keys: PublicKeys) -> str:
-    """One side's thirty digits, in six groups."""
+    """The thirty digits of one side, in six groups."""
     text = label("safety") + owner.to_bytes() + keys.public_key + keys.signing_public_key
     data = hashlib.sha512(text).digest()
     groups = (int.from_bytes(data[at : at + 5], "big") for at in range(0, 30, 5))

@@ -160,7 +160,7 @@ class Trust:
         self._own.update(keys)
 
     def store(self) -> StoredPins:
-        """What to keep for ever."""
+        """The pins, to be kept for ever."""
         entries = {of.to_bytes().hex(): _stored(pins) for of, pins in self._pins.items()}
         return {"principals": entries}
 
@@ -222,7 +222,7 @@ class Trust:
                 notices.append(Notice(NoticeKind.RETURNED_KEY, of, key_id))
 
     def _pin_first(self, of: Principal, listed: _Listed, first_contact: bool) -> None:
-        """Pins what is accepted at once: one's own keys, and first keys unless strict."""
+        """Pins what is accepted at once: the client's own keys, and first keys unless strict."""
         pins = self._of(of).keys
         for key_id, keys, key in listed:
             if of == self.me and key_id in self._own:
@@ -272,7 +272,7 @@ class Trust:
         return Pin(keys, key.device_id, standing, False, introduction.by, key.retired_at)
 
     def _pin_waiting(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
-        """Whatever is not accepted waits. On one's own list it is an alarm, each time."""
+        """A key that is not accepted waits. On the person's own list it is an alarm, each time."""
         pins = self._of(of).keys
         for key_id, keys, key in listed:
             is_new = key_id not in pins

@@ -30,7 +30,7 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. `repeatable`: a repeat changes nothing, as for a send with an id."""
+    """A request. `repeatable`: a repeat changes nothing, as for a send with an id."""
 
     method: Method
     path: str
@@ -87,7 +87,7 @@ class Http:
         if self._session is None or self._session.closed:
             context = self._ssl or ssl.create_default_context()
             connector = aiohttp.TCPConnector(ssl=context)
-            # Cookies are kept by whoever signs in.
+            # An account keeps its own cookies.
             jar = aiohttp.DummyCookieJar()
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=jar)
         return self._session
@@ -112,7 +112,7 @@ class Http:
         return Answer(body.get("data"), body.get("next_cursor"), raw.status)
 
     async def raw(self, call: Call) -> RawAnswer:
-        """The successful answer itself. The same bytes are sent at every try."""
+        """The successful answer itself. Every try sends the same bytes."""
         data = call.data if call.body is None else _encoded(call.body)
         lane = f"{call.method} {_route(call.path)}"
         deadline = time.monotonic() + MAX_LIMIT_WAIT_SECONDS

@@ -1,4 +1,4 @@
-"""One socket to `/ws` that comes back: handshake, liveness, reconnects."""
+"""A socket to `/ws` that comes back: handshake, liveness, reconnects."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _T = TypeVar("_T")
 Frame = dict[str, Any]
 """A frame of the server or the client; `type` says which."""
 
-FIRST_WAIT_MS: Final = 500
-MAX_WAIT_MS: Final = 30_000
+FIRST_RECONNECT_WAIT_MS: Final = 500
+MAX_RECONNECT_WAIT_MS: Final = 30_000
 LIMIT_WAIT_MS: Final = 10_000
 FLOOD_WAIT_MS: Final = 5_000
-HANDSHAKE_SECONDS: Final = 15.0
-GRACE_MS: Final = 15_000
+HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
+SILENCE_GRACE_MS: Final = 15_000
 DEFAULT_HEARTBEAT_MS: Final = 25_000
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
-NO_STATUS: Final = 1006
-DEAD: Final = 4999
+NO_STATUS_CODE: Final = 1006
+DEAD_CODE: Final = 4999
 """A local verdict: the connection said nothing for too long."""
 
-_FOR_GOOD = frozenset((4400, 4403, 1002, 1003, 1007, 1009))
-_AT_ONCE = frozenset((1011, 1012, 1013, 4410))
-_ENDS = (
+_FINAL_CODES = frozenset((4400, 4403, 1002, 1003, 1007, 1009))
+_IMMEDIATE_CODES = frozenset((1011, 1012, 1013, 4410))
+_END_TYPES = (
     aiohttp.WSMsgType.CLOSING,
     aiohttp.WSMsgType.CLOSED,
     aiohttp.WSMsgType.ERROR,
@@ -56,25 +56,61 @@ async def _or(otherwise: _T, asked: Awaitable[_T]) -> _T:
 
 @dataclass(frozen=True, slots=True)
 class SocketOptions:
-    """What a socket asks of its owner."""
+    """The questions of a socket to its owner."""
 
     http: Http
     hooks: HookCaller
     auth: Callable[[], Awaitable[Frame]]
     """The `auth` frame of this moment."""
     renew: Callable[[], Awaitable[bool]]
-    """What a 4401 asks for: true if a new token is there."""
-    on_frame: Callable[[Frame], None]
+    """The renewal that a 4401 asks for: true if a new token is there."""
+    on_frame: Callable[[Frame, int], None]
+    """A frame, and the length of its text."""
     on_ready: Callable[[Frame], None]
     """A new connection begins, before its first event."""
     holders: Callable[[], Awaitable[Sequence[str]]] = _nobody
-    """Who holds the places, for a 4409."""
+    """The ids of the connections that hold the places, for a 4409."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
     code: int
     after_ms: float | None
+
+
+class Silence:
+    """Says when a connection was silent for too long, at the cost of no timer per frame."""
+
+    def __init__(self) -> None:
+        self.is_dead = asyncio.Event()
+        self._limit_seconds = 0.0
+        self._last = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, limit_seconds: float) -> None:
+        """Waits anew, at most so long for each sign of life."""
+        self.end()
+        self.is_dead.clear()
+        self._limit_seconds = limit_seconds
+        self.heard()
+        self._wait()
+
+    def heard(self) -> None:
+        """A sign of life."""
+        self._last = asyncio.get_running_loop().time()
+
+    def _wait(self) -> None:
+        loop, ends = asyncio.get_running_loop(), self._last + self._limit_seconds
+        if loop.time() >= ends:
+            self.is_dead.set()
+        else:
+            self._timer = loop.call_at(ends, self._wait)
+
+    def end(self) -> None:
+        """Waits no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Socket:
@@ -87,12 +123,12 @@ class Socket:
         self._ready = False
         self._attempt = 0
         self._reference = 0
-        self._heartbeat_ms = DEFAULT_HEARTBEAT_MS
         self._after_ms: float | None = None
         self._closing = asyncio.Event()
         self._dropping = asyncio.Event()
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._renewals: set[asyncio.Task[None]] = set()
+        self._silence = Silence()
 
     @property
     def is_ready(self) -> bool:
@@ -122,10 +158,10 @@ class Socket:
         try:
             auth = await self._options.auth()
             if self._closing.is_set():
-                return _Ending(NO_STATUS, None)
+                return _Ending(NO_STATUS_CODE, None)
             socket = await self._connected(address)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return _Ending(NO_STATUS, None)
+            return _Ending(NO_STATUS_CODE, None)
         self._current, self._outgoing = socket, asyncio.Queue()
         writer = asyncio.create_task(self._write(socket, self._outgoing, json.dumps(auth)))
         try:
@@ -135,7 +171,8 @@ class Socket:
             self._current, self._ready = None, False
         await self._hang_up(socket)
         self._options.hooks.call("disconnected", code=code)
-        return _Ending(code, self._after_ms)
+        # A connection that its owner left is no failure, so the next one comes at once.
+        return _Ending(code, 0.0 if self._dropping.is_set() else self._after_ms)
 
     async def _connected(self, address: str) -> aiohttp.ClientWebSocketResponse:
         """A new connection. Raises `TimeoutError` if this is closed before it is there."""
@@ -150,7 +187,7 @@ class Socket:
         both: tuple[asyncio.Task[Any], ...] = (connecting, closing)
         try:
             first = asyncio.FIRST_COMPLETED
-            await asyncio.wait(both, timeout=HANDSHAKE_SECONDS, return_when=first)
+            await asyncio.wait(both, timeout=HANDSHAKE_TIMEOUT_SECONDS, return_when=first)
             if not connecting.done():
                 raise TimeoutError
             return connecting.result()
@@ -176,53 +213,54 @@ class Socket:
             return
 
     async def _read_until_end(self, socket: aiohttp.ClientWebSocketResponse) -> int:
-        """The close code, or a verdict of one's own."""
+        """The close code, or the client's own verdict."""
+        self._silence.begin(HANDSHAKE_TIMEOUT_SECONDS)
         reading = asyncio.create_task(self._read(socket))
-        stops = [asyncio.create_task(e.wait()) for e in (self._closing, self._dropping)]
+        events = (self._silence.is_dead, self._closing, self._dropping)
+        stops = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait((reading, *stops), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 return reading.result()
+            if self._silence.is_dead.is_set():
+                return DEAD_CODE
             if self._closing.is_set():
                 await self._drain()
             return 1000
         finally:
+            self._silence.end()
             for task in (reading, *stops):
                 task.cancel()
             await asyncio.gather(reading, *stops, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """What was written before a close still goes out."""
+        """Frames that were written before a close still go out."""
         for _ in range(100):
             if self._outgoing.empty():
                 break
             await asyncio.sleep(0.01)
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> int:
-        limit = HANDSHAKE_SECONDS
         while True:
-            try:
-                # The server's pings are signs of life too, so they are answered here.
-                message = await socket.receive(timeout=limit)
-            except TimeoutError:
-                return DEAD
+            # The server's pings are signs of life too, so they are answered here.
+            message = await socket.receive()
+            self._silence.heard()
             if message.type == aiohttp.WSMsgType.CLOSE:
-                # Before a farewell of one's own, which may fail and would hide this code.
-                return int(message.data or NO_STATUS)
-            if message.type in _ENDS:
-                return int(socket.close_code or NO_STATUS)
+                # Read before the client's own farewell, which may fail and would hide this code.
+                return int(message.data or NO_STATUS_CODE)
+            if message.type in _END_TYPES:
+                return int(socket.close_code or NO_STATUS_CODE)
             if message.type == aiohttp.WSMsgType.PING:
                 await socket.pong(message.data)
             if message.type == aiohttp.WSMsgType.TEXT:
-                self._take(json.loads(message.data))
-            if self._ready:
-                limit = (self._heartbeat_ms + GRACE_MS) / 1000
+                self._take(json.loads(message.data), len(message.data))
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, size: int) -> None:
         match frame["type"]:
             case "ready":
                 self._ready = True
-                self._heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
+                heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
+                self._silence.begin((heartbeat_ms + SILENCE_GRACE_MS) / 1000)
                 self._options.hooks.call("connected")
                 return self._options.on_ready(frame)
             case "caught_up":
@@ -237,7 +275,7 @@ class Socket:
                 return None
             case "message.sent" | "artifact.requested" | "artifact.responded" | "error":
                 return self._answer(frame)
-        self._options.on_frame(frame)
+        self._options.on_frame(frame, size)
 
     async def _renew_auth(self) -> None:
         # The server ends the connection at the token's end; then the next one says why.
@@ -300,7 +338,7 @@ class Socket:
             if await _or(False, self._options.renew()):
                 return 0
             raise Closed("the credential was refused", code)
-        if code in _FOR_GOOD:
+        if code in _FINAL_CODES:
             raise Closed("the server ended the connection for good", code)
         if code == 4409:
             holders = list(await _or((), self._options.holders()))
@@ -310,6 +348,6 @@ class Socket:
             return FLOOD_WAIT_MS
         self._attempt += 1
         # At once, but a server that ends every connection so is not asked without a pause.
-        if code in _AT_ONCE and self._attempt == 1:
+        if code in _IMMEDIATE_CODES and self._attempt == 1:
             return 0
-        return full_jitter(self._attempt - 1, FIRST_WAIT_MS, MAX_WAIT_MS)
+        return full_jitter(self._attempt - 1, FIRST_RECONNECT_WAIT_MS, MAX_RECONNECT_WAIT_MS)

@@ -1,0 +1,39 @@
+"""A bound on what waits in memory: the rest of a backlog stays on the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+MAX_PENDING_EVENTS: Final = 2_000
+RESUME_BELOW_EVENTS: Final = 200
+MAX_PENDING_BYTES: Final = 32 * 1024 * 1024
+RESUME_BELOW_BYTES: Final = 4 * 1024 * 1024
+
+
+class Backlog:
+    """Counts events that came and are not handled, with the sizes of their frames."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    def add(self, cursor: str, size: int) -> bool:
+        """Counts an event of `size` bytes; false if it is the last that fits."""
+        self._bytes += size - self._sizes.get(cursor, 0)
+        self._sizes[cursor] = size
+        if len(self._sizes) >= MAX_PENDING_EVENTS or self._bytes >= MAX_PENDING_BYTES:
+            self._has_room.clear()
+        return self._has_room.is_set()
+
+    def remove(self, cursor: str) -> None:
+        """An event waits no more."""
+        self._bytes -= self._sizes.pop(cursor, 0)
+        if len(self._sizes) <= RESUME_BELOW_EVENTS and self._bytes <= RESUME_BELOW_BYTES:
+            self._has_room.set()
+
+    async def room(self) -> None:
+        """Returns when few enough events wait."""
+        await self._has_room.wait()

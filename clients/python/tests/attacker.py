@@ -1,0 +1,211 @@
+"""An active server: a real node behind a proxy that may change whatever passes.
+
+Tests replace the four functions of `Attacker`. Everything else is the real service's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, web
+from live import running, until
+
+from blindpipe import Agent, AgentOptions, Client, Hooks
+from blindpipe.e2ee import from_base64, to_base64
+from blindpipe.e2ee.envelope import Header
+from blindpipe.e2ee.ids import new_ulid
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.socket import Frame
+
+Json = dict[str, Any]
+_PASSED_HEADERS = ("authorization", "content-type", "cookie", "set-cookie", "retry-after")
+
+
+class Attacker:
+    """A server that lies, by what a test sets here."""
+
+    def __init__(self, cluster: DevCluster, node: int) -> None:
+        self._node = cluster.nodes[node]
+        self._ssl = cluster.ssl_context
+        self._http = ClientSession()
+        self._sockets: list[web.WebSocketResponse] = []
+        self.url = ""
+        self.seen: list[Frame] = []
+        """The frames of the node, as they came."""
+        self.on_frame: Callable[[Frame], Iterable[Frame]] = lambda frame: (frame,)
+        """The frames that the client gets instead of a frame of the node."""
+        self.on_answer: Callable[[str, str, Any], Any] = lambda _method, _path, data: data
+        """The data that the client gets instead of an answer's."""
+        self.on_request: Callable[[str, str, Any], Any] = lambda _method, _path, body: body
+        """The body that the node gets instead of a request's."""
+
+    async def push(self, frame: Frame) -> None:
+        """Sends a frame of the attacker's own making to all that are connected."""
+        await until(lambda: self._sockets)
+        for socket in self._sockets:
+            if not socket.closed:
+                await socket.send_json(frame)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path == "/ws":
+            return await self._relay(request)
+        path, body = request.path_qs, await request.read()
+        if body and request.content_type == "application/json":
+            body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()
+        async with self._http.request(
+            request.method,
+            self._node + path,
+            data=body,
+            headers=_passed(request.headers.items()),
+            ssl=self._ssl,
+        ) as answer:
+            told = await answer.read()
+            if answer.status < 300 and answer.content_type == "application/json":
+                said = json.loads(told)
+                said["data"] = self.on_answer(request.method, path, said.get("data"))
+                told = json.dumps(said).encode()
+            headers = _passed(answer.headers.items())
+            return web.Response(status=answer.status, body=told, headers=headers)
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        client = web.WebSocketResponse(autoping=False)
+        await client.prepare(request)
+        address = "ws" + self._node.removeprefix("http") + "/ws"
+        async with self._http.ws_connect(address, ssl=self._ssl, autoping=False) as node:
+            upward = asyncio.create_task(self._upward(client, node))
+            async for message in node:
+                if message.type is WSMsgType.PING:
+                    await client.ping(message.data)
+                elif message.type is WSMsgType.TEXT:
+                    frame = json.loads(message.data)
+                    self.seen.append(frame)
+                    if frame["type"] == "caught_up":
+                        self._sockets.append(client)
+                    for told in list(self.on_frame(frame)):
+                        await client.send_json(told)
+            upward.cancel()
+            if client in self._sockets:
+                self._sockets.remove(client)
+            await client.close(code=node.close_code or 1000)
+        return client
+
+    async def _upward(
+        self, client: web.WebSocketResponse, node: ClientWebSocketResponse
+    ) -> None:
+        async for message in client:
+            if message.type is WSMsgType.PONG:
+                await node.pong(message.data)
+            elif message.type is WSMsgType.TEXT:
+                await node.send_str(message.data)
+        await node.close()
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def _passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers if name.lower() in _PASSED_HEADERS]
+
+
+@asynccontextmanager
+async def attacking(cluster: DevCluster, node: int = 1) -> AsyncIterator[Attacker]:
+    """An attacker in front of a node; clients are given its `url`."""
+    attacker = Attacker(cluster, node)
+    application = web.Application(client_max_size=8 * 1024 * 1024)
+    application.router.add_route("*", "/{path:.*}", attacker.handle)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    attacker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield attacker
+    finally:
+        await attacker.close()
+        await runner.cleanup()
+
+
+class Victim:
+    """The things that a client behind an attacker was told, and what it took for said."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.faults: list[str] = []
+        self.notices: list[tuple[str, str]] = []
+
+    def undecryptable(self, reason: str, event_id: str, conversation_id: str | None) -> None:
+        self.faults.append(reason)
+
+    def key_changed(self, type: str, principal_id: str, key_id: str | None) -> None:
+        self.notices.append((type, principal_id))
+
+    @property
+    def hooks(self) -> Hooks:
+        return {"undecryptable": self.undecryptable, "key_changed": self.key_changed}
+
+
+@asynccontextmanager
+async def attacked_person(
+    cluster: DevCluster, attacker: Attacker, name: str, victim: Victim
+) -> AsyncIterator[TestUser]:
+    """A person whose only way to the service is the attacker."""
+    behind: Json = {"url": attacker.url, "ssl_context": None, "hooks": victim.hooks}
+    user = await cluster.user(name, **behind)
+    try:
+        yield user
+    finally:
+        await user.client.close()
+
+
+@asynccontextmanager
+async def attacked_agent(
+    cluster: DevCluster, attacker: Attacker, owner: Client, victim: Victim, **changes: Any
+) -> AsyncIterator[tuple[Agent, AgentOptions]]:
+    """An agent behind the attacker, which answers what it takes for said."""
+    made = await cluster.agent("victim", owner)
+    options = replace(made, url=attacker.url, ssl_context=None, hooks=victim.hooks, **changes)
+    agent = echo(options, victim)
+    async with running(agent):
+        yield agent, options
+
+
+def echo(options: AgentOptions, victim: Victim) -> Agent:
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def answer(ctx: Any) -> None:
+        victim.heard.append(ctx.text)
+        await ctx.reply(f"You said: {ctx.text}")
+
+    return agent
+
+
+def is_message(frame: Frame) -> bool:
+    return frame.get("event") == "message.created"
+
+
+def changed(frame: Frame, **fields: Any) -> Frame:
+    """The frame of an event with other fields of its data."""
+    return {**frame, "data": {**frame["data"], **fields}}
+
+
+def again(frame: Frame, later: int = 1) -> Frame:
+    """The event once more, as a new one."""
+    epoch, _, seq = frame["cursor"].rpartition("-")
+    number = int(seq) + later
+    return {**frame, "event_id": new_ulid(), "cursor": f"{epoch}-{number}", "seq": number}
+
+
+def flipped(payload: Json) -> Json:
+    """The payload with a bit of its ciphertext changed."""
+    data = bytearray(from_base64(payload["ciphertext"]))
+    data[-1] ^= 1
+    return {**payload, "ciphertext": to_base64(bytes(data))}
+
+
+def header_of(payload: Json) -> Header:
+    return Header.parse(from_base64(payload["ciphertext"]))

@@ -1,0 +1,290 @@
+"""An active server alters, replays, reorders and holds back what people and agents say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from attacker import (
+    Json,
+    Victim,
+    again,
+    attacked_agent,
+    attacked_person,
+    attacking,
+    changed,
+    echo,
+    flipped,
+    is_message,
+)
+from live import collect, from_agent, running, texts, until
+
+from blindpipe import Agent, Context
+from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent
+from blindpipe.e2ee.ids import new_ulid
+from blindpipe.e2ee.trust import NoticeKind
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.socket import Frame
+
+CLEAR = {"type": "text", "text": "forged"}
+Change = Callable[[Json, str, str], Json]
+"""Changes a message, given another conversation's id and another member's."""
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "its ciphertext": (lambda m, _c, _u: {"payload": flipped(m["payload"])}, "bad_ciphertext"),
+    "its sender": (
+        lambda m, _c, user: {"sender": {**m["sender"], "id": user}},
+        "bad_ciphertext",
+    ),
+    "its conversation": (lambda _m, other, _u: {"conversation_id": other}, "no_epoch_key"),
+    "its id": (lambda _m, _c, _u: {"client_message_id": new_ulid()}, "bad_ciphertext"),
+    "what it answers": (lambda _m, _c, _u: {"in_reply_to": new_ulid()}, "bad_ciphertext"),
+    "the payload, by clear text": (lambda _m, _c, _u: {"payload": CLEAR}, "clear"),
+    "the scheme": (lambda m, _c, _u: {"payload": {**m["payload"], "v": 2}}, "unknown_version"),
+    "the payload, by nothing": (lambda _m, _c, _u: {"payload": None}, "clear"),
+}
+
+
+def _altering(other: str, user: str) -> Callable[[Frame], Iterable[Frame]]:
+    """Changes each message as the next row of the table says; the one after them is left."""
+    rows = iter(CHANGES.values())
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        row = next(rows, None) if is_message(frame) else None
+        return (changed(frame, **row[0](frame["data"], other, user)) if row else frame,)
+
+    return on_frame
+
+
+async def test_an_agent_handles_no_altered_message(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, victim) as (agent, _),
+    ):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        other = await ada.client.open_group([bob.client.user_id])
+        await other.add_agent(agent.agent_id, "all")
+        await other.rotate()
+        attacker.on_frame = _altering(other.id, bob.client.user_id)
+        for name in CHANGES:
+            await conversation.send(f"alter {name}")
+        await conversation.send("leave this")
+        await until(lambda: victim.heard and len(victim.faults) == len(CHANGES))
+    assert victim.heard == ["leave this"]
+    assert sorted(victim.faults) == sorted(reason for _, reason in CHANGES.values())
+
+
+async def test_a_person_is_shown_no_altered_message(cluster: DevCluster, ada: TestUser) -> None:
+    victim, shown = Victim(), list[tuple[str | None, str | None]]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "bob", victim) as bob,
+    ):
+        conversation = await ada.client.open_direct(bob.client.user_id)
+        other = await ada.client.open_group([bob.client.user_id])
+        await other.send("here")
+        await conversation.send("first")
+
+        async def say() -> None:
+            attacker.on_frame = _altering(other.id, bob.client.user_id)
+            for name in CHANGES:
+                await conversation.send(f"alter {name}")
+            await conversation.send("leave this")
+
+        events = await collect(bob, say, lambda all: _count(all) > len(CHANGES))
+    for event in events:
+        if isinstance(event, MessageEvent):
+            fault = event.received.fault
+            shown.append((event.text, fault.reason if fault else None))
+    reasons = [reason for _, reason in CHANGES.values()]
+    assert shown == [*((None, reason) for reason in reasons), ("leave this", None)]
+    assert victim.faults == reasons
+
+
+def _count(events: list[ClientEvent]) -> int:
+    return sum(isinstance(event, MessageEvent) for event in events)
+
+
+async def test_a_message_that_is_replayed_is_handled_and_shown_once(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    victim = Victim()
+    held: list[Frame] = []
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if not is_message(frame):
+            return (frame,)
+        held.append(frame)
+        return (frame, again(frame), again(frame))
+
+    async with attacking(cluster) as attacker:
+        attacker.on_frame = on_frame
+        async with attacked_agent(cluster, attacker, ada.client, victim) as (agent, options):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await conversation.send("one")
+            await conversation.send("two")
+            await until(lambda: len(victim.heard) == 2)
+        # Without a store the next start knows nothing of it; its reply has the same id.
+        replayed = echo(options, victim)
+        async with running(replayed):
+            await attacker.push(again(held[0], 50))
+            await until(lambda: len(victim.heard) == 3)
+            await attacker.push(again(held[0], 51))
+            await attacker.push(again(held[1], 52))
+            await until(lambda: len(victim.heard) == 4)
+    assert victim.heard == ["one", "two", "one", "two"]
+    replies = sorted(text for text in await texts(conversation) if text.startswith("You"))
+    assert replies == ["You said: one", "You said: two"]
+
+
+async def test_a_person_sees_a_replayed_message_once(cluster: DevCluster, ada: TestUser) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "bob", victim) as bob,
+    ):
+        conversation = await ada.client.open_direct(bob.client.user_id)
+        await conversation.send("first")
+
+        async def say() -> None:
+            attacker.on_frame = lambda f: (f, again(f), again(f)) if is_message(f) else (f,)
+            await conversation.send("once")
+            await conversation.send("last")
+
+        def has_last(events: list[ClientEvent]) -> bool:
+            return any(isinstance(each, MessageEvent) and each.text == "last" for each in events)
+
+        events = await collect(bob, say, has_last)
+    assert [each.text for each in events if isinstance(each, MessageEvent)] == ["once", "last"]
+
+
+async def test_a_message_that_is_held_back_too_long_is_stale_and_a_moved_time_is_shown(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    victim, held = Victim(), list[Frame]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(
+            cluster, attacker, ada.client, victim, max_age=timedelta(seconds=1)
+        ) as (agent, _),
+        attacked_person(cluster, attacker, "bob", Victim()) as bob,
+    ):
+        conversation = await ada.client.open_agent(agent.agent_id)
+
+        def hold(frame: Frame) -> Iterable[Frame]:
+            if is_message(frame) and not held:
+                held.append(frame)
+                return ()
+            return (frame,)
+
+        attacker.on_frame = hold
+        await conversation.send("held back")
+        await conversation.send("in time")
+        await until(lambda: victim.heard)
+        await asyncio.sleep(1)
+        now = datetime.now(UTC).isoformat()
+        await attacker.push(changed(again(held[0], 9), created_at=now))
+        await until(lambda: victim.faults)
+        assert (victim.heard, victim.faults) == (["in time"], ["stale"])
+
+        direct = await ada.client.open_direct(bob.client.user_id)
+        await direct.send("first")
+        attacker.on_frame = lambda f: (
+            (changed(f, created_at="2026-01-01T00:00:00Z"),) if is_message(f) else (f,)
+        )
+        events = await collect(bob, lambda: direct.send("when?"), lambda all: _count(all) > 0)
+    came = next(event for event in events if isinstance(event, MessageEvent))
+    assert came.received.opened
+    assert NoticeKind.OTHER_TIME in [notice.kind for notice in came.received.opened.notices]
+
+
+async def test_messages_in_another_order_are_each_handled_once(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    """The order is the server's word; no message is lost, doubled or changed by it."""
+    victim, held = Victim(), list[Frame]()
+
+    def reorder(frame: Frame) -> Iterable[Frame]:
+        if not is_message(frame):
+            return (frame,)
+        held.append(frame)
+        if len(held) < 3:
+            return ()
+        numbered = zip(reversed(held), list(held), strict=True)
+        return [{**late, "cursor": own["cursor"], "seq": own["seq"]} for late, own in numbered]
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, victim) as (agent, _),
+    ):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        attacker.on_frame = reorder
+        for text in ("one", "two", "three"):
+            await conversation.send(text)
+        await until(lambda: len(victim.heard) == 3)
+        replies = await _settled(conversation)
+    assert victim.heard == ["three", "two", "one"]
+    assert sorted(replies) == ["You said: one", "You said: three", "You said: two"]
+
+
+async def _settled(conversation: Any) -> list[str]:
+    async with asyncio.timeout(10):
+        while True:
+            found = [text for text in await texts(conversation) if text.startswith("You")]
+            if len(found) == 3:
+                return found
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("attack", ["swapped", "altered", "late"])
+async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
+    cluster: DevCluster, attack: str
+) -> None:
+    victim, pieces = Victim(), list[Frame]()
+    message: list[Frame] = []
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame["type"] == "stream.delta":
+            pieces.append(frame)
+            if attack == "swapped":
+                return ({**frame, "n": frame["n"] + 1},)
+            if attack == "altered":
+                return ({**frame, "data": flipped({"ciphertext": frame["data"]})["ciphertext"]},)
+            return ()
+        if is_message(frame) and frame["data"]["sender"]["type"] == "agent":
+            message.append(frame)
+            # After the message, its pieces show nothing.
+            return (frame, *pieces) if attack == "late" and len(message) == 1 else (frame,)
+        return (frame,)
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim) as ada,
+    ):
+        agent = Agent(await cluster.agent("writer", ada.client))
+
+        @agent.on("message")
+        async def write(ctx: Context) -> None:
+            async with ctx.stream() as out:
+                for word in ("one ", "two ", "three"):
+                    out.write(word)
+                    await asyncio.sleep(0.1)
+            await ctx.reply("that was all")
+
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            attacker.on_frame = on_frame
+
+            events = await collect(
+                ada, lambda: conversation.send("?"), lambda all: sum(map(from_agent, all)) == 2
+            )
+    assert len(pieces) >= 2
+    assert not [event for event in events if isinstance(event, DeltaEvent)]
+    said = [each.text for each in events if isinstance(each, MessageEvent) and from_agent(each)]
+    assert said == ["one two three", "that was all"]

@@ -1,0 +1,96 @@
+"""A long backlog stays on the server: memory has a bound, and every event comes once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import pytest
+from live import running, until
+
+from blindpipe import Agent, Context
+from blindpipe.client import MessageEvent
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport import backlog
+
+MESSAGES = 80
+MESSAGE_CHARACTERS = 60_000
+MAX_GROWTH_BYTES = 4_000_000
+"""Much less than the messages take together, and several times the bound of this test."""
+
+
+@pytest.fixture(autouse=True)
+def small_bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(backlog, "MAX_PENDING_BYTES", 1_000_000)
+    monkeypatch.setattr(backlog, "RESUME_BELOW_BYTES", 250_000)
+    yield
+    tracemalloc.stop()
+
+
+async def test_what_nobody_handles_yet_waits_on_the_server(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    talker = Agent(await cluster.agent("talker", ada.client))
+    listener = Agent(await cluster.agent("listener", ada.client))
+    filler = "x" * MESSAGE_CHARACTERS
+
+    @talker.on("message")
+    async def talk(ctx: Context) -> None:
+        for number in range(MESSAGES):
+            await ctx.reply(f"{number} {filler}")
+
+    await listener.check()
+    async with running(talker):
+        for agent in (talker, listener):
+            await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.add_agent(talker.agent_id, "all")
+        await group.add_agent(listener.agent_id, "all")
+        await group.send("talk")
+        last = f"{MESSAGES - 1} "
+        async with asyncio.timeout(30):
+            while not str((await anext(aiter(group.history(limit=1)))).text).startswith(last):
+                await asyncio.sleep(0.05)
+    await _agent_is_bounded(listener)
+    await _person_is_bounded(bob)
+
+
+async def _agent_is_bounded(listener: Agent) -> None:
+    handled: list[int] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @listener.on("message")
+    async def listen(ctx: Context) -> None:
+        begun.set()
+        await go.wait()
+        if ctx.text != "talk":
+            handled.append(int(ctx.text.split(" ")[0]))
+
+    async with running(listener):
+        tracemalloc.start()
+        await begun.wait()
+        # Time enough for all of it to come, were there no bound.
+        await asyncio.sleep(0.5)
+        assert tracemalloc.get_traced_memory()[0] < MAX_GROWTH_BYTES
+        go.set()
+        await until(lambda: len(handled) == MESSAGES, 30)
+        assert tracemalloc.get_traced_memory()[1] < MAX_GROWTH_BYTES
+    assert handled == list(range(MESSAGES))
+
+
+async def _person_is_bounded(bob: TestUser) -> None:
+    shown: list[int] = []
+    tracemalloc.stop()
+    tracemalloc.start()
+    async with aclosing(bob.client.events()) as events:
+        async for event in events:
+            if isinstance(event, MessageEvent) and event.text and event.text != "talk":
+                if not shown:
+                    await asyncio.sleep(0.5)
+                shown.append(int(event.text.split(" ")[0]))
+            if len(shown) == MESSAGES:
+                break
+    assert tracemalloc.get_traced_memory()[1] < MAX_GROWTH_BYTES
+    assert shown == list(range(MESSAGES))

@@ -1,0 +1,194 @@
+/** Events of a person's socket, opened and in order. */
+import { DecryptError } from "../e2ee/errors.js";
+import { Kind } from "../e2ee/context.js";
+import type { Principal } from "../e2ee/keys.js";
+import { principalName } from "../e2ee/keys.js";
+import { Recent } from "../e2ee/native.js";
+import type { Session } from "../core/session.js";
+import type { EventObject, Message, ToolCall } from "../core/types.js";
+import { Closed } from "../errors.js";
+import type { HookCaller } from "../hooks.js";
+import { Load } from "../transport/load.js";
+import type { Frame } from "../transport/socket.js";
+import type { Conversation, ReceivedMessage } from "./conversation.js";
+import { type ConsentKeeper, type ToolRequest, openToolRequest } from "./tool-requests.js";
+
+/** An event that `events()` yields. */
+export type ClientEvent =
+  | ({
+      readonly type: "message";
+      readonly event: EventObject;
+      readonly conversation: Conversation;
+    } & ReceivedMessage)
+  | { readonly type: "tool_request"; readonly event: EventObject; readonly request: ToolRequest }
+  | { readonly type: "event"; readonly event: EventObject }
+  /** A piece of a message that an agent is writing. It is shown and never acted on. */
+  | {
+      readonly type: "delta";
+      readonly conversationId: string;
+      readonly streamId: string;
+      /** Rises within a stream. A piece that was lost on the way leaves a hole. */
+      readonly n: number;
+      readonly append: string;
+      readonly sender: Principal;
+    }
+  | {
+      readonly type: "typing";
+      readonly conversationId: string;
+      readonly sender: Principal;
+      readonly state: string;
+    }
+  | { readonly type: "caught_up" };
+
+/** Streams that are remembered: the agents of a person have a few each. */
+const MAX_STREAMS = 1_000;
+
+export interface EventReaderParts {
+  readonly session: Session;
+  readonly hooks: HookCaller;
+  readonly consents: ConsentKeeper;
+  /** Null before this device has keys. */
+  readonly conversation: (id: string) => Conversation | null;
+}
+
+export class EventReader {
+  /** The number that a stream's next piece has at least: an earlier one was shown before. */
+  readonly #nextPiece = new Recent<number>(MAX_STREAMS);
+
+  constructor(private readonly parts: EventReaderParts) {}
+
+  async read(frame: Frame): Promise<ClientEvent[]> {
+    switch (frame.type) {
+      case "event":
+        return this.#readEvent(frame as unknown as EventObject);
+      case "stream.delta":
+        return this.#readDelta(frame);
+      case "typing":
+        return [
+          {
+            type: "typing",
+            conversationId: String(frame["conversation_id"]),
+            sender: frame["sender"] as Principal,
+            state: String(frame["state"]),
+          },
+        ];
+      case "caught_up":
+        return [{ type: "caught_up" }];
+      default:
+        return [];
+    }
+  }
+
+  async #readEvent(event: EventObject): Promise<ClientEvent[]> {
+    await this.parts.session.observe(event);
+    if (event.event === "message.created") return this.#readMessage(event);
+    if (event.event === "artifact_request") return this.#readToolRequest(event);
+    return [{ type: "event", event }];
+  }
+
+  async #readMessage(event: EventObject): Promise<ClientEvent[]> {
+    const message = event.data as unknown as Message;
+    const conversation = this.parts.conversation(message.conversation_id);
+    if (!conversation) return [{ type: "event", event }];
+    const received = await conversation.open(message, true);
+    if (received.fault) this.#undecryptable(event, received.fault);
+    if (received.opened?.isReplay) return [];
+    if (received.opened?.encrypted) this.parts.session.remember(message);
+    return [{ type: "message", event, conversation, ...received }];
+  }
+
+  async #readToolRequest(event: EventObject): Promise<ClientEvent[]> {
+    try {
+      const call = event.data as unknown as ToolCall;
+      const request = await openToolRequest(call, this.parts.session, this.parts.consents);
+      return [{ type: "tool_request", event, request }];
+    } catch (error) {
+      if (!(error instanceof DecryptError)) throw error;
+      this.#undecryptable(event, error);
+      return [];
+    }
+  }
+
+  #undecryptable(event: EventObject, fault: DecryptError): void {
+    this.parts.hooks.call("undecryptable", {
+      reason: fault.reason,
+      event_id: event.event_id,
+      conversation_id: event.conversation_id ?? null,
+    });
+  }
+
+  /**
+   * A piece counts only while its message is not there, for some minutes, and above the pieces
+   * before it: a piece that comes again is not shown again.
+   */
+  async #readDelta(frame: Frame): Promise<ClientEvent[]> {
+    const streamId = String(frame["stream_id"]);
+    const conversationId = String(frame["conversation_id"]);
+    const n = Number(frame["n"]);
+    const { data, sender } = frame as { data?: unknown; sender?: Principal };
+    if (typeof data !== "string" || !sender) return [];
+    try {
+      const { session } = this.parts;
+      if (session.isRemembered(conversationId, sender, streamId)) return [];
+      const name = `${principalName(sender)}:${streamId}`;
+      if (n < (this.#nextPiece.get(name) ?? 0)) return [];
+      const place = { kind: Kind.delta, streamId, n } as const;
+      const shown = await session.openText(conversationId, data, place, sender);
+      this.#nextPiece.set(name, n + 1);
+      const append = String(shown.opened!.content["append"] ?? "");
+      return [{ type: "delta", conversationId, streamId, n, append, sender }];
+    } catch (error) {
+      if (error instanceof DecryptError) return [];
+      throw error;
+    }
+  }
+}
+
+/** Frames in order, for the caller that asks next. */
+export class FrameQueue implements AsyncIterable<Frame> {
+  #frames: { readonly frame: Frame; readonly length: number }[] = [];
+  readonly load = new Load();
+  /** Frames before this one were taken. */
+  #at = 0;
+  #wake: (() => void) | null = null;
+  #ended: { error: unknown } | null = null;
+
+  push(frame: Frame, length: number): void {
+    this.load.add(length);
+    this.#frames.push({ frame, length });
+    this.#wake?.();
+  }
+
+  end(error: unknown): void {
+    this.#ended ??= { error };
+    this.#wake?.();
+    this.load.release();
+  }
+
+  #shift(): Frame | undefined {
+    const next = this.#frames[this.#at];
+    if (next === undefined) return undefined;
+    this.#at += 1;
+    if (this.#at * 2 > this.#frames.length) {
+      this.#frames = this.#frames.slice(this.#at);
+      this.#at = 0;
+    }
+    this.load.remove(next.length);
+    return next.frame;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Frame> {
+    for (;;) {
+      const frame = this.#shift();
+      if (frame) yield frame;
+      else if (this.#ended) {
+        const { error } = this.#ended;
+        if (error && !(error instanceof Closed && error.closeCode === null)) throw error;
+        return;
+      } else {
+        await new Promise<void>((resolve) => (this.#wake = resolve));
+        this.#wake = null;
+      }
+    }
+  }
+}

@@ -1,0 +1,265 @@
+// An active server alters, replays, reorders, holds back and invents what people and agents say.
+import assert from "node:assert/strict";
+import { setTimeout as pause } from "node:timers/promises";
+import { after, before, test } from "node:test";
+import type { ClientEvent } from "@blindpipe/client";
+import { newUlid } from "@blindpipe/client/e2ee";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { again, attackedAgent, attackedPerson, changed, flipped, isMessage, shown } from "./attacks.js";
+import type { Proxy, Value } from "./proxy.js";
+import { collect, fromAgent, texts, until } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+let bob: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  [ada, bob] = await Promise.all([cluster.user("ada"), cluster.user("bob")]);
+});
+
+after(() => cluster?.stop());
+
+type Change = (message: Value, other: string, user: string) => object;
+
+/** Changes of a message, given another conversation's id and another member's; with their reasons. */
+const CHANGES: readonly [name: string, change: Change, reason: string][] = [
+  ["its ciphertext", ({ payload }) => ({ payload: flipped(payload) }), "bad_ciphertext"],
+  ["its sender", ({ sender }, _, id) => ({ sender: { ...sender, id } }), "bad_ciphertext"],
+  ["its conversation", (_, conversation_id) => ({ conversation_id }), "no_epoch_key"],
+  ["its id", () => ({ client_message_id: newUlid() }), "bad_ciphertext"],
+  ["what it answers", () => ({ in_reply_to: newUlid() }), "bad_ciphertext"],
+  ["its words, by clear text", () => ({ payload: { type: "text", text: "forged" } }), "clear"],
+  ["its scheme", ({ payload }) => ({ payload: { ...payload, v: 2 } }), "unknown_version"],
+  ["its words, by nothing", () => ({ payload: null }), "clear"],
+];
+const REASONS = CHANGES.map(([, , reason]) => reason);
+
+/** Changes each message as the next row says; the one after them is left as it is. */
+function alterEach(proxy: Proxy, other: string, user: string): void {
+  const rows = [...CHANGES];
+  proxy.onFrame = (frame) => {
+    const row = isMessage(frame) ? rows.shift() : undefined;
+    return [row ? changed(frame, row[1](frame.data, other, user)) : frame];
+  };
+}
+
+test("altered, moved and invented messages reach no handler", async () => {
+  await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const member_ids = [bob.client.account.userId];
+    const other = await ada.client.open({ type: "group", title: "other", member_ids });
+    await other.addAgent(options.agentId, "all");
+    await other.rotate();
+    alterEach(proxy, other.id, bob.client.account.userId);
+    for (const [name] of CHANGES) await conversation.send(`alter ${name}`);
+    await conversation.send("leave this");
+    await until(() => victim.heard.length > 0 && victim.faults.length === CHANGES.length);
+    assert.deepEqual(victim.heard, ["leave this"]);
+    assert.deepEqual([...victim.faults].sort(), [...REASONS].sort());
+  });
+});
+
+test("altered, moved and invented messages are shown as said by nobody", async () => {
+  await attackedPerson(cluster, async ({ proxy, victim, user }) => {
+    const user_id = user.client.account.userId;
+    const conversation = await ada.client.open({ type: "direct", user_id });
+    const member_ids = [user_id, bob.client.account.userId];
+    const other = await ada.client.open({ type: "group", title: "other", member_ids });
+    await other.send("here");
+    await conversation.send("first");
+    const events = await collect(
+      user,
+      async () => {
+        alterEach(proxy, other.id, bob.client.account.userId);
+        for (const [name] of CHANGES) await conversation.send(`alter ${name}`);
+        await conversation.send("leave this");
+      },
+      (all) => shown(all).includes("leave this"),
+    );
+    assert.deepEqual(shown(events), [...REASONS, "leave this"]);
+    assert.deepEqual(victim.faults, REASONS);
+  });
+});
+
+test("a message that is replayed is handled, shown and answered once", async () => {
+  await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    let held: Value = null;
+    proxy.onFrame = (frame) => {
+      if (!isMessage(frame)) return [frame];
+      held = frame;
+      return [frame, again(frame)];
+    };
+    await conversation.send("once");
+    await until(() => victim.heard.length > 0);
+    proxy.onFrame = (frame) => (isMessage(frame) ? [again(held), frame] : [frame]);
+    await conversation.send("end");
+    await until(() => victim.heard.includes("end"));
+    assert.deepEqual(victim.heard, ["once", "end"]);
+    await until(async () => (await texts(conversation)).length === 4);
+  });
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const user_id = user.client.account.userId;
+    const conversation = await ada.client.open({ type: "direct", user_id });
+    proxy.onFrame = (frame) => (isMessage(frame) ? [frame, again(frame), again(frame)] : [frame]);
+    const events = await collect(
+      user,
+      async () => {
+        await conversation.send("once");
+        await conversation.send("end");
+      },
+      (all) => shown(all).includes("end"),
+    );
+    assert.deepEqual(shown(events), ["once", "end"]);
+  });
+});
+
+test("a message that is held back too long is stale; another time is shown", async () => {
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, victim, options }) => {
+      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+      let held: Value = null;
+      proxy.onFrame = (frame) => {
+        if (!isMessage(frame) || held) return [frame];
+        held = frame;
+        return [];
+      };
+      await conversation.send("too late");
+      await until(() => held);
+      await pause(1_000);
+      proxy.say(held);
+      await until(() => victim.faults.length > 0);
+      assert.deepEqual(victim.faults, ["stale"]);
+      await conversation.send("in time");
+      await until(() => victim.heard.length > 0);
+      assert.deepEqual(victim.heard, ["in time"]);
+    },
+    { maxAge: 1_000 },
+  );
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const user_id = user.client.account.userId;
+    const conversation = await ada.client.open({ type: "direct", user_id });
+    const created_at = new Date(Date.now() + 10 * 60_000).toISOString();
+    proxy.onFrame = (frame) => [isMessage(frame) ? changed(frame, { created_at }) : frame];
+    const events = await collect(
+      user,
+      () => conversation.send("now"),
+      (all) => shown(all).includes("now"),
+    );
+    const [message] = events.filter((event) => event.type === "message");
+    assert.deepEqual(
+      message?.opened?.notices.map(({ kind }) => kind),
+      ["other_time"],
+    );
+    assert(Math.abs(message!.opened!.sentAt!.getTime() - Date.now()) < 60_000);
+  });
+});
+
+test("messages in another order are each handled once, and each names what it answers", async () => {
+  await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await conversation.send("zero");
+    await until(() => victim.heard.length > 0);
+    const held: Value[] = [];
+    proxy.onFrame = (frame) => {
+      if (!isMessage(frame)) return [frame];
+      held.push(frame);
+      return held.length === 3 ? [...held].reverse() : [];
+    };
+    for (const text of ["one", "two", "three"]) await conversation.send(text);
+    await until(() => victim.heard.length === 4);
+    assert.deepEqual(victim.heard, ["zero", "three", "two", "one"]);
+    await until(async () => (await texts(conversation)).length === 8);
+    const byId = new Map<string, unknown>();
+    for await (const { message, opened } of conversation.history()) {
+      byId.set(message.message_id, opened?.content["text"]);
+    }
+    for await (const { message, opened } of conversation.history()) {
+      if (message.sender.type !== "agent") continue;
+      const answered = byId.get(message.in_reply_to!);
+      assert.equal(opened?.content["text"], `You said: ${String(answered)}`);
+    }
+  });
+});
+
+test("an earlier message of somebody else, told as the agent's own, is no success", async () => {
+  const errors: unknown[] = [];
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, options }) => {
+      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+      let seen: Value = null;
+      proxy.onFrame = (frame) => {
+        if (isMessage(frame)) seen = frame.data;
+        return [frame];
+      };
+      proxy.before = ({ method, path }) => {
+        if (method !== "POST" || !path.endsWith("/messages")) return undefined;
+        const { message_id, seq, payload } = seen;
+        const params = { message_id, seq, payload };
+        const error = { code: "IDEMPOTENCY_CONFLICT", message: "it is there", params };
+        return { status: 409, body: { error } };
+      };
+      await conversation.send("never answered");
+      await until(() => errors.length > 0);
+      assert.equal((errors[0] as Error).name, "IdConflict");
+      assert.deepEqual(await texts(conversation), ["never answered"]);
+    },
+    { hooks: { dead_letter: ({ error }) => void errors.push(error) } },
+  );
+});
+
+test("pieces of a stream are shown in their places or not at all", async () => {
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ options }) => {
+      await attackedPerson(cluster, async ({ proxy, user }) => {
+        const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
+        const deltas: Value[] = [];
+        proxy.onFrame = (frame) => {
+          if (frame.type !== "stream.delta") return [frame];
+          deltas.push(frame);
+          const [first, second] = deltas;
+          // The second comes before the first, and again after it; one is altered, one renumbered.
+          if (deltas.length === 1) return [];
+          if (deltas.length > 2) return [{ ...frame, n: frame.n + 1 }];
+          const bent = { ...second, data: flipped({ ciphertext: second.data }).ciphertext };
+          return [bent, second, first, second, { ...second, n: 7 }, { ...second, stream_id: newUlid() }];
+        };
+        const isDone = (all: ClientEvent[]): boolean =>
+          all.some(fromAgent) && all.some((event) => event.type === "event");
+        const events = await collect(
+          user,
+          () => conversation.send("write"),
+          (all) => {
+            const isEnded = all.some(fromAgent);
+            // After the message nothing of its stream is shown.
+            if (isEnded && deltas.length > 0) proxy.say({ ...deltas[0], n: 99 });
+            return isEnded || isDone(all);
+          },
+        );
+        const pieces = events.filter((event) => event.type === "delta");
+        assert.deepEqual(
+          pieces.map(({ n, append }) => [n, append]),
+          [[1, "two "]],
+        );
+        assert.equal(events.find(fromAgent)?.opened?.content["text"], "one two three ");
+      });
+    },
+    {},
+    (agent) =>
+      agent.use(async (ctx) => {
+        const out = ctx.stream();
+        for (const word of ["one ", "two ", "three "]) {
+          out.write(word);
+          await pause(150);
+        }
+        await out.end();
+      }),
+  );
+});

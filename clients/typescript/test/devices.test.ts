@@ -1,0 +1,237 @@
+// A person's devices: strangers, what is kept, revocations; tools and grants.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Agent } from "@blindpipe/client/agent";
+import { Client, type ConsentStore, type ReceivedMessage } from "@blindpipe/client";
+import { hex, type StoredConsents } from "@blindpipe/client/e2ee";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { answerTo, collect, fromAgent, running, texts, until } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  ada = await cluster.user("ada", { deviceId: "laptop" });
+});
+
+after(() => cluster?.stop());
+
+function signIn(deviceId: string, options: object = {}): Promise<Client> {
+  const { email, password } = ada;
+  const url = cluster.nodes[1]!;
+  return Client.login({ url, email, password, turnstileToken: "dev-pass", deviceId, ...options });
+}
+
+async function caughtUp(client: Client): Promise<void> {
+  for await (const event of client.events()) if (event.type === "caught_up") return;
+}
+
+test("a device that nobody introduced waits for a tap, and is an alarm on all others", async () => {
+  const bob = await cluster.user("bob");
+  const options = await cluster.agent("wary", ada.client);
+  const reasons: string[] = [];
+  const told: string[] = [];
+  const agent = new Agent({
+    ...options,
+    hooks: {
+      undecryptable: ({ reason }) => void reasons.push(reason),
+      key_changed: ({ type, key_id }) => void told.push(`${type} ${key_id}`),
+    },
+  });
+  agent.on("message", (ctx) => ctx.reply(`heard: ${ctx.text}`));
+  await running(agent, async () => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await answerTo(ada, () => conversation.send("before"));
+    const withBob = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+    await withBob.send("before");
+    const bobs = bob.client.conversation(withBob.id);
+    assert.deepEqual(await texts(bobs), ["before"]);
+
+    // The server, or a thief of the password, could make such a device.
+    const stranger = await signIn("stranger");
+    const { signer } = await stranger.devices.create("another protection password");
+    const keyId = hex(signer.keyId);
+    await stranger.conversation(conversation.id).send("from a stranger");
+    await until(() => reasons.length > 0);
+    assert.deepEqual(reasons, ["unknown_sender_key"]);
+    assert(told.includes(`waiting_key ${keyId}`));
+    await stranger.conversation(withBob.id).send("from a stranger");
+    const newest = async (): Promise<ReceivedMessage> => (await bobs.history().next()).value!;
+    const shown = await newest();
+    assert.equal(shown.opened?.sender.authentic, false);
+    assert(shown.opened?.notices.some(({ kind }) => kind === "waiting_key"));
+
+    // Ada's other devices say so at every start.
+    const alarms: (string | null)[] = [];
+    const hooks = {
+      key_changed: ({ type, key_id }: { type: string; key_id: string | null }) => {
+        if (type === "own_list_key") alarms.push(key_id);
+      },
+    };
+    const phone = await signIn("phone", { hooks });
+    await phone.devices.restore(ada.protectionPassword);
+    await caughtUp(phone);
+    assert(alarms.includes(keyId));
+
+    // A person behind the agent, and Bob, asked Ada.
+    await agent.trust(ada.client.self, keyId);
+    const user = { ...ada, client: stranger };
+    const onStranger = stranger.conversation(conversation.id);
+    const answer = await answerTo(user, () => onStranger.send("me"));
+    assert.equal(answer.opened?.content["text"], "heard: me");
+    bob.client.confirm(ada.client.self, keyId);
+    assert.equal((await newest()).opened?.sender.authentic, true);
+    assert.throws(() => bob.client.confirm(ada.client.self, "00".repeat(16)), {
+      name: "UsageError",
+    });
+
+    // Compared digits are kept as such, and are the same on both sides.
+    const [bobKey] = await stranger.pins.keysOf(bob.client.self);
+    const digits = await bob.client.safetyNumber(ada.client.self, keyId);
+    assert.equal(digits, await stranger.safetyNumber(bob.client.self, bobKey!.keyId));
+    bob.client.verify(ada.client.self, keyId);
+    assert.equal((await newest()).opened?.sender.verified, true);
+  });
+});
+
+test("a device that is revoked gets no secret of what follows, at once", async () => {
+  const bob = await cluster.user("bob");
+  const conversation = await ada.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
+  const phone = await signIn("lost-phone");
+  const lost = await phone.devices.restore(ada.protectionPassword);
+  await conversation.send("both read this");
+  const { epoch } = await conversation.info();
+  await ada.client.devices.revoke("lost-phone");
+  const after = await conversation.info();
+  assert(after.epoch > epoch, "it rotated before anything was sent");
+  assert.equal(after.rotation_required, false);
+  const { recipients } = await ada.client.session.load(conversation.id);
+  const given = recipients.flatMap(({ keys }) => keys.map((key) => hex(key.publicKey)));
+  assert(!given.includes(hex(lost.signer.publicKey)));
+  await conversation.send("the lost phone does not");
+  assert.deepEqual(await texts(bob.client.conversation(conversation.id)), [
+    "both read this",
+    "the lost phone does not",
+  ]);
+});
+
+test("a device goes on with what it kept", async () => {
+  const bob = await cluster.user("bob");
+  const eve = await cluster.user("eve", { deviceId: "tablet" });
+  const conversation = await eve.client.open({
+    type: "direct",
+    user_id: bob.client.account.userId,
+  });
+  await conversation.send("kept");
+  const { signer, opening } = eve.client.session.options;
+  // As a browser's database would: keys that no script reads, pins, marks.
+  const keys = structuredClone({ signer: signer!, opening });
+  assert.equal(keys.signer.signing.extractable, false);
+  const marks = structuredClone(eve.client.session.marks());
+  const pins = JSON.parse(JSON.stringify(eve.client.pins.store()));
+  const { email, password } = eve;
+  const url = cluster.nodes[0]!;
+  const again = await Client.login({
+    url,
+    email,
+    password,
+    turnstileToken: "dev-pass",
+    deviceId: "tablet",
+    pins,
+    marks,
+  });
+  assert.throws(() => again.conversation(conversation.id), { name: "KeyUnavailable" });
+  again.devices.hold(keys);
+  const kept = again.conversation(conversation.id);
+  assert.deepEqual(await texts(kept), ["kept"]);
+  const [bobs] = again.pins.keysOf(bob.client.self);
+  assert.equal(bobs?.fromStore, true);
+  await kept.send("and on");
+  const before = marks.get(conversation.id)!.epoch;
+  assert(before > 0 && again.session.marks().get(conversation.id)!.epoch >= before);
+});
+
+test("a device decides by its own table and records, which outlive it", async () => {
+  let stored: StoredConsents | null = null;
+  const consents: ConsentStore = {
+    load: async () => stored,
+    save: async (state) => void (stored = structuredClone(state)),
+  };
+  const tools = { send_email: { scope: "notification:send", sensitivity: "low" as const } };
+  const user = await cluster.user("uma", { tools, consents });
+  const manifest = {
+    tools: [{ name: "send_email", scope: "notification:send" }],
+    permission_scopes: [{ scope: "notification:send", sensitivity: "low" }],
+  };
+  const options = await cluster.agent("sender", user.client, manifest);
+  const agent = new Agent(options).on("message", async (ctx) => {
+    if (ctx.text === "ask")
+      return void (await ctx.requestGrant(["notification:send"], { reason: "mail" }));
+    const { status } = await ctx.call({
+      tool: "send_email",
+      scope: "notification:send",
+      arguments: { text: ctx.text },
+    });
+    await ctx.reply(status);
+  });
+  const decisions: string[] = [];
+  const mails: unknown[] = [];
+  await running(agent, async () => {
+    const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
+    const requested = async () => {
+      for await (const grant of user.client.grants()) if (grant.status === "pending") return grant;
+      return undefined;
+    };
+    await conversation.send("ask");
+    const grant = await until(requested);
+    assert.equal(grant.reason, "mail");
+    await user.client.decideGrant(grant.grant_id, "approve");
+    for (const text of ["first", "second"]) {
+      const events = await collect(
+        user,
+        () => conversation.send(text),
+        async (all) => {
+          const last = all.at(-1)!;
+          if (last.type === "tool_request") {
+            const decision = await last.request.decide();
+            decisions.push(decision);
+            if (decision === "ask") await last.request.approve();
+            await last.request.execute((mail) => mails.push(mail));
+            decisions.push(await last.request.decide());
+          }
+          return all.some(fromAgent);
+        },
+      );
+      assert.equal(events.find(fromAgent)?.opened?.content["text"], "executed");
+    }
+    await user.client.revokeGrant(grant.grant_id);
+  });
+  // The server's grant alone makes nothing run: the person approves on this device first.
+  assert.deepEqual(decisions, ["ask", "repeated", "execute", "repeated"]);
+  assert.deepEqual(mails, [{ text: "first" }, { text: "second" }]);
+  assert.equal(stored!.begun.length, 2);
+});
+
+test("an agent's link verifies its key", async () => {
+  const options = await cluster.agent("linked", ada.client);
+  const agent = new Agent(options).on("message", (ctx) => ctx.reply("here"));
+  await agent.check();
+  const response = await fetch(`${options.url}/agents/${options.agentId}/keys`, {
+    headers: { authorization: `Bearer ${options.token}` },
+  });
+  const { data } = (await response.json()) as { data: { keys: { key_id: string }[] } };
+  const key_id = data.keys[0]!.key_id;
+  await running(agent, async () => {
+    const conversation = await ada.client.open({
+      type: "agent",
+      agent_id: options.agentId,
+      key_id,
+    });
+    const answer = await answerTo(ada, () => conversation.send("?"));
+    assert.equal(answer.opened?.sender.verified, true);
+  });
+});

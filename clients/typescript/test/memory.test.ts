@@ -1,0 +1,78 @@
+// A backlog stays on the server: what waits in a client has a bound, however much comes.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
+import { Agent } from "@blindpipe/client/agent";
+import { devCluster, type DevCluster } from "@blindpipe/client/testing";
+import { asAgent, running, until } from "./support.js";
+
+const MESSAGES = 60;
+const MESSAGE_BYTES = 700_000;
+/** The clients' own bound is 16 MB for each of two readers; the rest is on its way. */
+const MAX_GROWTH_BYTES = 50_000_000;
+
+setFlagsFromString("--expose-gc");
+const collectGarbage = runInNewContext("gc") as () => void;
+
+let cluster: DevCluster;
+
+before(async () => {
+  cluster = await devCluster();
+});
+
+after(() => cluster?.stop());
+
+function held(): number {
+  collectGarbage();
+  const { heapUsed, external } = process.memoryUsage();
+  return heapUsed + external;
+}
+
+test("two slow readers of 84 MB hold a part of it, and get everything in order", async () => {
+  const ada = await cluster.user("ada");
+  const made = await Promise.all(["flood", "slow"].map((name) => cluster.agent(name, ada.client)));
+  const [flood, slow] = made.map(({ key: _, ...options }) => options);
+  for (const { agentId } of made) await ada.client.open({ type: "agent", agent_id: agentId });
+  const group = await ada.client.open({ type: "group", title: "slow", member_ids: [] });
+  for (const { agentId } of made) await group.addAgent(agentId, "all");
+  group.chooseClear();
+
+  let open!: () => void;
+  const gate = new Promise<void>((resolve) => (open = resolve));
+  const numberOf = (content: { [name: string]: unknown }): number => Number(content["number"]);
+  const handled: number[] = [];
+  let drops = 0;
+  const agent = new Agent({ ...slow!, hooks: { disconnected: () => void (drops += 1) } });
+  agent.on("message", async (ctx) => {
+    await gate;
+    handled.push(numberOf(ctx.payload));
+  });
+  const shown: number[] = [];
+  const reading = (async () => {
+    for await (const event of ada.client.events()) {
+      if (event.type !== "message") continue;
+      await gate;
+      shown.push(numberOf(event.opened!.content));
+      if (shown.length === MESSAGES) return;
+    }
+  })();
+  await running(agent, async () => {
+    const before = held();
+    const path = `/agents/${flood!.agentId}/conversations/${group.id}/messages`;
+    for (let number = 0; number < MESSAGES; number++) {
+      const payload = { type: "text", number, text: "x".repeat(MESSAGE_BYTES) };
+      const sent = await asAgent(flood!, "POST", path, { payload });
+      assert.equal(sent.status, 201);
+    }
+    await until(() => drops > 0);
+    const growth = held() - before;
+    assert(growth < MAX_GROWTH_BYTES, `${growth} bytes more`);
+    open();
+    await until(() => handled.length >= MESSAGES, 30_000);
+    await reading;
+  });
+  const wanted = Array.from({ length: MESSAGES }, (_, number) => number);
+  assert.deepEqual(handled, wanted);
+  assert.deepEqual(shown, wanted);
+});
