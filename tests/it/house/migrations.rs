@@ -30,10 +30,14 @@ fn breaks(clause: &str) -> Option<&'static str> {
         .split("add column ")
         .skip(1)
         .any(|column| column.contains("not null") && !column.contains("default"));
-    let rows: [(bool, &'static str); 6] = [
+    let rows: [(bool, &'static str); 7] = [
         (
             has("drop table") || has("drop column"),
             "a table or column that it reads is gone",
+        ),
+        (
+            has("replace view") || has("drop view"),
+            "a statement that answers with all columns of the view ends",
         ),
         (has(" rename "), "a name that it uses is gone"),
         (
@@ -79,6 +83,7 @@ fn migrations_after_the_baseline_only_add() {
         ("alter table job alter column kind type int", false),
         ("alter table job rename column kind to sort", false),
         ("drop table job", false),
+        ("create or replace view live_session as select", false),
     ] {
         assert_eq!(breaks(clause).is_none(), is_fine, "{clause}");
     }
