@@ -28,8 +28,9 @@ use crate::support::{
 /// Time between two looks of the load balancer at a node's readiness. A draining node goes on
 /// serving for a second, its `DRAIN_LAG_SECONDS` here.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time without a frame for a client whose node is replaced.
-const MAX_SILENCE: Duration = Duration::from_secs(5);
+/// The longest time without a frame for a client whose node is replaced, on a machine that other tests
+/// keep busy.
+const MAX_SILENCE: Duration = Duration::from_secs(8);
 /// The longest drain.
 const MAX_DRAIN: Duration = Duration::from_secs(30);
 /// Users that send, each to its own agent.

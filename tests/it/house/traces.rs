@@ -1,5 +1,7 @@
 //! Traces: a request, its effects on other nodes and its jobs are a single trace at a collector.
 
+use std::time::Duration;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -50,6 +52,11 @@ async fn a_send_and_all_that_follows_on_other_nodes_are_a_single_trace() {
     let hook = json!({ "url": receiver.url });
     alice.put(agent.webhook(""), hook).await.expect(200);
     let conversation = alice.talk_to(&agent).await;
+    // A turn that is under way may read an event before its trace is noted.
+    receiver.receives(2).await;
+    while b.metric("webhook_turns", "").await > 0.0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let elsewhere = User {
         caller: alice.caller.at(&b.base),
         ..alice.clone()
@@ -224,7 +231,7 @@ async fn the_lines_of_a_job_have_its_trace_and_a_lost_collector_costs_spans_only
         if node.metric("trace_exports_total", "outcome=\"lost\"").await > 0.0 {
             return;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
+        tokio::time::sleep(Duration::from_millis(25)).await;
     }
     panic!("{}", node.metrics().await);
 }

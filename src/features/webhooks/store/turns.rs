@@ -240,7 +240,7 @@ pub async fn note_traces(db: &Db, traced: &[(Uuid, i64, TraceContext)]) -> Resul
                 where agent_id = any(array(select agent_id from held)) group by agent_id
             )
             update webhook_turn t
-            set traces = case when pg_column_size(t.traces) < $4 then t.traces || said.traces else said.traces end
+            set traces = case when octet_length(t.traces::text) < $4 then t.traces || said.traces else said.traces end
             from said where t.agent_id = said.agent_id",
             &[&agents, &seqs, &traces, &MAX_TRACES_BYTES],
         )
