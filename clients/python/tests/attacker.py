@@ -1,6 +1,6 @@
 """An active server: a real node behind a proxy that may change whatever passes.
 
-Tests replace the four functions of `Attacker`. Everything else is the real service's.
+Tests replace the functions of `Attacker`. Everything else is the real service's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, web
-from live import running, until
+from live import MANIFEST, running, until
 
 from blindpipe import Agent, AgentOptions, Client, Hooks
+from blindpipe.client import ClientEvent, OtherEvent
 from blindpipe.e2ee import from_base64, to_base64
 from blindpipe.e2ee.envelope import Header
 from blindpipe.e2ee.ids import new_ulid
@@ -44,6 +45,13 @@ class Attacker:
         self.on_request: Callable[[str, str, Any], Any] = lambda _method, _path, body: body
         """The body that the node gets instead of a request's."""
 
+        self.on_path: Callable[[str], str] = lambda path: path
+        """The path and query that the node gets instead of a request's."""
+        self.on_client_frame: Callable[[Frame], Frame] = lambda frame: frame
+        """The frame that the node gets instead of a client's."""
+        self.on_object: Callable[[bytes], bytes] = lambda data: data
+        """The bytes that the client gets instead of a file's."""
+
     async def push(self, frame: Frame) -> None:
         """Sends a frame of the attacker's own making to all that are connected."""
         await until(lambda: self._sockets)
@@ -51,10 +59,16 @@ class Attacker:
             if not socket.closed:
                 await socket.send_json(frame)
 
+    async def hang_up(self) -> None:
+        """Ends the connections of all clients, which come back."""
+        await until(lambda: self._sockets)
+        for socket in list(self._sockets):
+            await socket.close(code=1012)
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/ws":
             return await self._relay(request)
-        path, body = request.path_qs, await request.read()
+        path, body = self.on_path(request.path_qs), await request.read()
         if body and request.content_type == "application/json":
             body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()
         async with self._http.request(
@@ -69,6 +83,8 @@ class Attacker:
                 said = json.loads(told)
                 said["data"] = self.on_answer(request.method, path, said.get("data"))
                 told = json.dumps(said).encode()
+            elif request.path.startswith("/objects/"):
+                told = self.on_object(told)
             headers = _passed(answer.headers.items())
             return web.Response(status=answer.status, body=told, headers=headers)
 
@@ -101,7 +117,7 @@ class Attacker:
             if message.type is WSMsgType.PONG:
                 await node.pong(message.data)
             elif message.type is WSMsgType.TEXT:
-                await node.send_str(message.data)
+                await node.send_json(self.on_client_frame(json.loads(message.data)))
         await node.close()
 
     async def close(self) -> None:
@@ -166,7 +182,7 @@ async def attacked_agent(
     cluster: DevCluster, attacker: Attacker, owner: Client, victim: Victim, **changes: Any
 ) -> AsyncIterator[tuple[Agent, AgentOptions]]:
     """An agent behind the attacker, which answers what it takes for said."""
-    made = await cluster.agent("victim", owner)
+    made = await cluster.agent("victim", owner, manifest=MANIFEST)
     options = replace(made, url=attacker.url, ssl_context=None, hooks=victim.hooks, **changes)
     agent = echo(options, victim)
     async with running(agent):
@@ -209,3 +225,17 @@ def flipped(payload: Json) -> Json:
 
 def header_of(payload: Json) -> Header:
     return Header.parse(from_base64(payload["ciphertext"]))
+
+
+def newest(attacker: Attacker, name: str) -> Frame:
+    """The newest event of this name that the node sent."""
+    return next(frame for frame in reversed(attacker.seen) if frame.get("event") == name)
+
+
+def has_event(name: str) -> Callable[[list[ClientEvent]], bool]:
+    """Whether an event of this name came to a person."""
+
+    def enough(events: list[ClientEvent]) -> bool:
+        return any(isinstance(event, OtherEvent) and event.name == name for event in events)
+
+    return enough

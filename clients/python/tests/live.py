@@ -14,8 +14,13 @@ from typing import Any, TypeVar
 from blindpipe import Agent, AgentOptions, Conversation
 from blindpipe.client import CaughtUp, ClientEvent, MessageEvent
 from blindpipe.testing import DevCluster, TestUser
-from blindpipe.transport.http import Call
+from blindpipe.hooks import HookCaller
+from blindpipe.transport.http import Call, Http
 
+MANIFEST = {
+    "tools": [{"name": "send_email", "scope": "notification:send"}],
+    "permission_scopes": [{"scope": "notification:send", "sensitivity": "low"}],
+}
 ROOT = Path(__file__).parents[3]
 _T = TypeVar("_T")
 
@@ -128,3 +133,20 @@ async def online(
 
 def example(name: str) -> list[str | Path]:
     return [sys.executable, ROOT / f"examples/python/{name}.py"]
+
+
+async def grant(user: TestUser, conversation: Conversation, options: AgentOptions) -> None:
+    """The agent asks for the scope of `MANIFEST`, and the person approves."""
+
+    async def token() -> str:
+        return options.token
+
+    hooks = HookCaller(None, options.logger)
+    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
+    body = {"conversation_id": conversation.id, "scopes": ["notification:send"]}
+    path = f"/agents/{options.agent_id}/grants/request"
+    asked = await http.data(Call("POST", path, body=body))
+    await http.close()
+    assert asked["grant_id"] in [each["grant_id"] for each in await user.client.grants()]
+    decided = await user.client.decide_grant(asked["grant_id"], "approve")
+    assert decided["status"] == "approved"

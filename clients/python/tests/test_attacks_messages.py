@@ -247,9 +247,11 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
     cluster: DevCluster, attack: str
 ) -> None:
     victim, pieces = Victim(), list[Frame]()
-    message: list[Frame] = []
+    begun, message = list[Frame](), list[Frame]()
 
     def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame["type"] == "stream.begin":
+            begun.append(frame)
         if frame["type"] == "stream.delta":
             pieces.append(frame)
             if attack == "swapped":
@@ -260,7 +262,8 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
         if is_message(frame) and frame["data"]["sender"]["type"] == "agent":
             message.append(frame)
             # After the message, its pieces show nothing.
-            return (frame, *pieces) if attack == "late" and len(message) == 1 else (frame,)
+            is_late = attack == "late" and len(message) == 1
+            return (frame, *begun, *pieces) if is_late else (frame,)
         return (frame,)
 
     async with (

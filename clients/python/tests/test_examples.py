@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from live import answer_to, collect, environment, example, from_agent, process
+from live import (
+    MANIFEST,
+    answer_to,
+    collect,
+    environment,
+    example,
+    from_agent,
+    grant,
+    process,
+)
 
 from blindpipe import AgentOptions, Conversation
 from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent, ToolRequestEvent
-from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster, TestUser
-from blindpipe.transport.http import Call, Http
-
-MANIFEST = {
-    "tools": [{"name": "send_email", "scope": "notification:send"}],
-    "permission_scopes": [{"scope": "notification:send", "sensitivity": "low"}],
-}
 
 
 @asynccontextmanager
@@ -50,23 +52,6 @@ async def test_streaming_shows_its_answer_while_it_writes_it(
     assert {delta.stream_id for delta in deltas} == {message.received.message["client_message_id"]}
 
 
-async def _grant(ada: TestUser, conversation: Conversation, options: AgentOptions) -> None:
-    """The agent asks for its scope, and the person approves."""
-
-    async def token() -> str:
-        return options.token
-
-    hooks = HookCaller(None, options.logger)
-    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
-    body = {"conversation_id": conversation.id, "scopes": ["notification:send"]}
-    path = f"/agents/{options.agent_id}/grants/request"
-    grant = await http.data(Call("POST", path, body=body))
-    await http.close()
-    assert [each["grant_id"] for each in await ada.client.grants()] == [grant["grant_id"]]
-    decided = await ada.client.decide_grant(grant["grant_id"], "approve")
-    assert decided["status"] == "approved"
-
-
 async def test_approval_asks_a_device_which_executes_once_and_signs(
     cluster: DevCluster,
 ) -> None:
@@ -83,7 +68,7 @@ async def test_approval_asks_a_device_which_executes_once_and_signs(
         return any(map(from_agent, events))
 
     async with example_runs("approval", cluster, ada) as (conversation, options):
-        await _grant(ada, conversation, options)
+        await grant(ada, conversation, options)
         events = await collect(ada, lambda: conversation.send("hello"), enough)
         answer = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
         assert answer.text == "Sent."

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from blindpipe import Agent, Context
 from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
 from live import ROOT, answer_to, environment, online, running, texts, until
+from test_marks import files_with
 
 DIST = ROOT / "clients/typescript/dist"
 SCRIPT = ROOT / "clients/python/tests/typescript.mjs"
@@ -70,19 +70,8 @@ async def test_everyone_reads_exactly_what_it_should(
 
     # Titles are the server's to know. Of what was said, no database, log or mail has a word.
     folder = Path(cluster.ca_file).parents[1]
-    assert _files_with(folder, title) != []
-    assert _files_with(folder, mark) == []
-
-
-def _files_with(folder: Path, mark: str) -> list[Path]:
-    """The files that contain it, of the databases, their logs, the nodes' logs and the mails."""
-    found = []
-    for path in folder.rglob("*"):
-        # Some come and go meanwhile.
-        with suppress(OSError):
-            if path.is_file() and mark.encode() in path.read_bytes():
-                found.append(path)
-    return found
+    found = files_with(folder, title, mark)
+    assert found[title] and not found[mark]
 
 
 async def _typescript_person(cluster: DevCluster, ada: TestUser, conversation_id: str) -> list[str]:

@@ -100,8 +100,9 @@ async def test_an_id_of_another_message_is_no_success(cluster: DevCluster, ada: 
     assert await texts(conversation) == ["?", "clear"]
 
 
+@pytest.mark.parametrize("transport", ["socket", "poll"])
 async def test_a_redelivered_event_says_so_and_the_history_knows_the_answer(
-    cluster: DevCluster, ada: TestUser
+    cluster: DevCluster, ada: TestUser, transport: str
 ) -> None:
     options = await cluster.agent("costly", ada.client)
     world, dying = MortalLoop(), Agent(options)
@@ -126,9 +127,11 @@ async def test_a_redelivered_event_says_so_and_the_history_knows_the_answer(
     async def second(ctx: Context) -> None:
         seen.append((ctx.replayed, await ctx.answered()))
 
-    async with running(again):
+    async with running(again, transport=transport):
         await until(lambda: len(seen) == 2)
-    assert seen == [(True, False), (True, True)]
+        await conversation.send("and now?")
+        await until(lambda: len(seen) == 3)
+    assert seen == [(True, False), (True, True), (False, False)]
 
 
 async def test_without_a_socket_a_stream_sends_its_end_only(

@@ -104,11 +104,12 @@ async def test_by_webhook_from_the_real_dispatcher_and_a_failed_handler_runs_aga
     cluster: DevCluster, ada: TestUser
 ) -> None:
     options = await cluster.agent("hooked", ada.client)
-    agent, failures = Agent(options), [ValueError("once")]
+    agent, failures, replayed = Agent(options), [ValueError("once")], list[bool]()
 
     @agent.on("message")
     async def echo(ctx: Context) -> None:
         await ctx.reply(f"You said: {ctx.text}")
+        replayed.append(ctx.replayed)
         if failures:
             raise failures.pop()
 
@@ -124,7 +125,7 @@ async def test_by_webhook_from_the_real_dispatcher_and_a_failed_handler_runs_aga
         await _is_answered(ada, conversation, "second")
         found = await texts(conversation)
         assert found == ["first", "You said: first", "second", "You said: second"]
-        assert not failures
+        assert not failures and replayed == [False, True, False]
         async with ClientSession() as session, session.post(url, json={}) as forged:
             assert forged.status == 401
     await agent.close()

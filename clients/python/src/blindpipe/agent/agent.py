@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast, overload
 
-from ..core.types import Event, Kind
+from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
 from ..errors import UsageError
 from ..hooks import HookCaller
@@ -252,7 +252,9 @@ class Agent:
         if event["event"] == "artifact_response":
             parts.tool_calls.deliver(event["data"])
         await parts.session.observe(event)
-        await self._processor.process(event, parts, replayed=False)
+        # A delivery tells which attempt it is.
+        replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
+        await self._processor.process(event, parts, replayed)
 
     def asgi(self, secrets: Secrets) -> AsgiApp:
         """A receiver of deliveries, for any ASGI server or framework."""

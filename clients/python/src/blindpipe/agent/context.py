@@ -67,7 +67,7 @@ class Context:
         self.message: Message | None = answered.message if answered else None
         """The message as the server stores it; None for other events."""
         self.replayed = replayed
-        """Whether it was in the inbox before this connection."""
+        """Whether it was in the inbox before this connection, or a webhook tries it again."""
         self.key = origin.key.hex()
         """For other systems' idempotency: a message can come again."""
 

@@ -89,6 +89,11 @@ class Inbox:
             self._intake = asyncio.create_task(self._take_in())
         return has_room
 
+    def resync(self, head: str) -> None:
+        """The server cannot say what came before `head`."""
+        self.received = head
+        self._setup.parts.session.missed_events()
+
     async def _take_in(self) -> None:
         while self._arrived:
             event, standby = self._arrived[0]

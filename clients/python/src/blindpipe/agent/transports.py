@@ -72,7 +72,7 @@ class SocketReader:
             if not self._inbox.take(cast(Event, frame), size, self._standby):
                 self._drop()
         elif frame["type"] == "resync_required":
-            self._inbox.received = frame["head"]
+            self._inbox.resync(frame["head"])
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
 
     def _drop(self) -> None:
@@ -94,12 +94,16 @@ async def read_by_poll(
     path = f"/agents/{parts.agent_id}/messages/poll"
     cursor: str | None = None
     failures = 0
+    # Until a look finds no full page, what comes was there before this run.
+    looks_back = True
     while not stopping.is_set():
-        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": MAX_POLL_EVENTS}
+        wait = 0 if looks_back else POLL_WAIT_SECONDS
+        query = {"cursor": cursor, "wait": wait, "limit": MAX_POLL_EVENTS}
         try:
             page = await _unless(stopping, parts.http, Call("GET", path, query))
         except CursorExpired as error:
             cursor = str(error.params["head"])
+            inbox.resync(cursor)
             hooks.call("resync", oldest=str(error.params["oldest"]), head=cursor)
             continue
         except BlindpipeError as error:
@@ -111,6 +115,9 @@ async def read_by_poll(
         failures = 0
         if page is None:
             break
+        if looks_back and page.data:
+            inbox.replayed_to = page.data[-1]["seq"]
+        looks_back = looks_back and len(page.data) == MAX_POLL_EVENTS
         for event in page.data:
             # A page is small, and the next one is asked for when this one is handled.
             inbox.take(event, 0, False)

@@ -325,6 +325,7 @@ class Client:
                     socket.drop()
             elif frame["type"] == "resync_required":
                 received[:] = [frame["head"]]
+                self.session.missed_events()
                 self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
             frames.put_nowait(frame)
 

@@ -238,6 +238,11 @@ class Session:
                 if entry is not None:
                     entry.is_stale = True
 
+    def missed_events(self) -> None:
+        """The server cannot say what happened meanwhile, so everything is read again."""
+        for entry in self._entries.values():
+            entry.is_stale = True
+
     async def _observe_rotation(self, data: JsonObject) -> None:
         id = data["conversation_id"]
         entry = self._entries.get(id)

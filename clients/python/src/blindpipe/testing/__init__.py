@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from email.utils import parseaddr
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -67,6 +68,9 @@ class DevCluster:
         self._process = process
         self.ca_file: str = self._read()["ca_file"]
         """The certificate of the cluster's own authority."""
+        # Mails are many and stay, so each is read once.
+        self._read_mails: set[Path] = set()
+        self._codes: dict[str, str] = {}
         self.ssl_context = ssl.create_default_context(cafile=self.ca_file)
         """Trusts that authority."""
 
@@ -107,15 +111,21 @@ class DevCluster:
         folder = Path(self._read()["mail_dir"])
 
         def look() -> str | None:
-            found = None
-            for path in sorted(folder.glob("*.eml"), key=lambda path: path.stat().st_mtime):
-                mail = email.message_from_bytes(path.read_bytes())
-                if address in str(mail["to"]):
-                    code = re.search(r"^\s*(\d{8})\s*$", str(mail), re.MULTILINE)
-                    found = code[1] if code else found
-            return found
+            new = {path for path in folder.glob("*.eml") if path not in self._read_mails}
+            for path in sorted(new, key=lambda path: path.stat().st_mtime):
+                self._read_mail(path)
+            return self._codes.get(address)
 
         return await _until(look, MAIL_TIMEOUT_SECONDS, "no mail with a code came")
+
+    def _read_mail(self, path: Path) -> None:
+        mail = email.message_from_bytes(path.read_bytes())
+        code = re.search(r"^\s*(\d{8})\s*$", str(mail), re.MULTILINE)
+        if code:
+            self._codes[parseaddr(str(mail["to"]))[1]] = code[1]
+        # A mail without a code may be half written.
+        if code or time.time() - path.stat().st_mtime > MAIL_TIMEOUT_SECONDS:
+            self._read_mails.add(path)
 
     async def agent(
         self,

@@ -85,7 +85,9 @@ class Http:
     def session(self) -> aiohttp.ClientSession:
         """The connections, which belong to the running loop."""
         if self._session is None or self._session.closed:
-            context = self._ssl or ssl.create_default_context()
+            # A context reads all authorities of the machine, which takes a while.
+            is_secure = self.url.startswith("https:")
+            context = self._ssl or (ssl.create_default_context() if is_secure else True)
             connector = aiohttp.TCPConnector(ssl=context)
             # An account keeps its own cookies.
             jar = aiohttp.DummyCookieJar()

@@ -1,0 +1,307 @@
+"""An active server forges, moves and repeats consent, answers and tool requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from attacker import (
+    Attacker,
+    Json,
+    Victim,
+    again,
+    attacked_person,
+    attacking,
+    changed,
+    flipped,
+    is_message,
+)
+from live import MANIFEST, answer_to, collect, from_agent, grant, running, until
+
+from blindpipe import Agent, CallResult, Context, NewFile
+from blindpipe.client import ClientEvent, ToolRequestEvent
+from blindpipe.e2ee import E2eeError
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.socket import Frame
+
+
+def _asks_for_mails(agent: Agent, results: list[CallResult]) -> None:
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        mail = {"to": "team@example.com", "text": ctx.text}
+        results.append(await ctx.call("send_email", "notification:send", mail))
+        await ctx.reply("done")
+
+
+async def _decide(event: ClientEvent, consents: bool) -> None:
+    if isinstance(event, ToolRequestEvent) and consents:
+        await event.request.execute(lambda _mail: "sent")
+    elif isinstance(event, ToolRequestEvent):
+        await event.request.deny()
+
+
+@pytest.mark.parametrize("how", ["by the state", "by the event", "by another consent"])
+async def test_an_agent_believes_no_consent_that_the_server_made(
+    cluster: DevCluster, how: str
+) -> None:
+    ada, results = await cluster.user("ada"), list[CallResult]()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        options = replace(made, url=attacker.url, ssl_context=None)
+        agent = Agent(options)
+        _asks_for_mails(agent, results)
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+
+            async def say(text: str, consents: bool) -> None:
+                async def decided(events: list[ClientEvent]) -> bool:
+                    await _decide(events[-1], consents)
+                    return any(map(from_agent, events))
+
+                await collect(ada, lambda: conversation.send(text), decided)
+
+            await say("with consent", True)
+            consent = next(f for f in attacker.seen if f.get("event") == "artifact_response")
+            _forge(attacker, how, consent["data"]["payload"])
+            await say("without", False)
+    assert [(result.status, result.reason) for result in results] == [
+        ("executed", None),
+        ("failed", "unproven"),
+    ]
+    await ada.client.close()
+
+
+def _forge(attacker: Attacker, how: str, other: Json) -> None:
+    """The server says `executed` from now on."""
+    executed: Json = {"status": "executed", "reason": None}
+
+    def on_answer(_method: str, path: str, data: Any) -> Any:
+        is_state = path.endswith("/artifact-requests")
+        return {**data, **executed, "payload": None} if is_state else data
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame.get("event") != "artifact_response":
+            return (frame,)
+        moved = {"payload": other} if how == "by another consent" else {}
+        return (changed(frame, **executed, **moved),)
+
+    if how == "by the state":
+        attacker.on_answer = on_answer
+    else:
+        attacker.on_frame = on_frame
+
+
+@asynccontextmanager
+async def _device(
+    cluster: DevCluster,
+) -> AsyncIterator[tuple[TestUser, Attacker, Victim, Any, list[object]]]:
+    """A person behind the attacker, whose agent asks for a mail at each message."""
+    victim, mails = Victim(), list[object]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        agent = Agent(options)
+        _asks_for_mails(agent, [])
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            yield ada, attacker, victim, conversation, mails
+
+
+def _is_request(frame: Frame) -> bool:
+    return frame.get("event") == "artifact_request"
+
+
+def _another(id: str) -> str:
+    return id[:-1] + ("1" if id.endswith("0") else "0")
+
+
+REQUEST_CHANGES: dict[str, Any] = {
+    "its tool": lambda _call: {"tool": "delete_everything"},
+    "its scope": lambda _call: {"scope": "files:write"},
+    "its id": lambda call: {"request_id": _another(call["request_id"])},
+    "its arguments": lambda call: {"payload": flipped(call["payload"])},
+    "its arguments, by clear ones": lambda _call: {"payload": {"arguments": {"to": "eve"}}},
+}
+
+
+async def test_a_device_executes_no_altered_request_and_a_true_one_once(
+    cluster: DevCluster,
+) -> None:
+    async with _device(cluster) as (ada, attacker, victim, conversation, mails):
+
+        def on_frame(frame: Frame) -> Iterable[Frame]:
+            if not _is_request(frame):
+                return (frame,)
+            altered = [changed(frame, **row(frame["data"])) for row in REQUEST_CHANGES.values()]
+            return (*altered, frame, again(frame), again(frame))
+
+        attacker.on_frame = on_frame
+        await collect(ada, lambda: conversation.send("hello"), _executing(mails))
+    assert mails == [{"to": "team@example.com", "text": "hello"}]
+    assert victim.faults == [*["bad_ciphertext"] * 4, "clear"]
+
+
+async def test_a_device_executes_no_request_that_was_held_back(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _device(cluster) as (ada, attacker, victim, conversation, mails):
+        held: list[Frame] = []
+
+        def on_frame(frame: Frame) -> Iterable[Frame]:
+            if not _is_request(frame):
+                return (frame,)
+            held.append(frame)
+            return ()
+
+        async def late() -> None:
+            await until(lambda: held)
+            now = time.time_ns
+            monkeypatch.setattr(time, "time_ns", lambda: now() + 6 * 60 * 10**9)
+            await attacker.push(held[0])
+            await until(lambda: victim.faults)
+            assert not mails
+            monkeypatch.undo()
+            await attacker.push(again(held[0]))
+
+        async def say() -> None:
+            await conversation.send("hello")
+            tasks.append(asyncio.create_task(late()))
+
+        attacker.on_frame, tasks = on_frame, list[asyncio.Task[None]]()
+        await collect(ada, say, _executing(mails))
+        await tasks[0]
+    assert (len(mails), victim.faults) == (1, ["stale"]), "in time, it would have been"
+
+
+def _executing(mails: list[object]) -> Any:
+    """Executes what is asked, until the agent says that it is done."""
+
+    async def enough(events: list[ClientEvent]) -> bool:
+        last = events[-1]
+        if isinstance(last, ToolRequestEvent):
+            await last.request.execute(mails.append)
+        return any(map(from_agent, events))
+
+    return enough
+
+
+@asynccontextmanager
+async def _asking(
+    cluster: DevCluster, attacker: Attacker, owner: TestUser, victim: Victim, answers: list[str]
+) -> AsyncIterator[Agent]:
+    """An agent behind the attacker that asks each text as a question."""
+    made = await cluster.agent("asker", owner.client)
+    options = replace(made, url=attacker.url, ssl_context=None, hooks=victim.hooks)
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        await ctx.ask(ctx.text, tag="files", choices=["Yes"])
+
+    @agent.on_answer("files")
+    async def answered(ctx: Context) -> None:
+        answers.append(f"{ctx.answer.question} {ctx.answer.choice}")
+
+    async with running(agent):
+        await owner.client.open_agent(agent.agent_id)
+        yield agent
+
+
+async def test_an_answer_counts_for_its_question_and_from_the_person_who_was_asked(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    victim, answers = Victim(), list[str]()
+    ada = await cluster.user("ada")
+    async with (
+        attacking(cluster) as attacker,
+        _asking(cluster, attacker, ada, victim, answers) as agent,
+    ):
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.add_agent(agent.agent_id, "all")
+        delete = await answer_to(ada, lambda: group.send("Delete?"))
+        keep = await answer_to(ada, lambda: group.send("Keep?"))
+        moved: list[Frame] = []
+
+        def move(frame: Frame) -> Iterable[Frame]:
+            if not is_message(frame) or moved:
+                return (frame,)
+            moved.append(frame)
+            return (changed(frame, in_reply_to=delete.received.message["message_id"]),)
+
+        attacker.on_frame = move
+        await group.answer(keep.received, "Yes")
+        await until(lambda: victim.faults)
+        questions = [message async for message in bob.client.conversation(group.id).history()]
+        await bob.client.conversation(group.id).answer(questions[-2], "Yes")
+        await group.answer(keep.received, "Yes")
+        await until(lambda: answers)
+    assert questions[-2].text == "Delete?" and victim.faults == ["bad_ciphertext"]
+    assert answers == ["Keep? Yes"], "neither moved, nor by another member"
+    await ada.client.close()
+
+
+async def test_an_answer_counts_for_no_question_that_the_server_shows_under_its_id(
+    cluster: DevCluster,
+) -> None:
+    victim, answers = Victim(), list[str]()
+    ada = await cluster.user("ada")
+    async with (
+        attacking(cluster) as attacker,
+        _asking(cluster, attacker, ada, victim, answers) as agent,
+    ):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        delete = await answer_to(ada, lambda: conversation.send("Delete?"))
+        keep = await answer_to(ada, lambda: conversation.send("Keep?"))
+        ids = [each.received.message["message_id"] for each in (delete, keep)]
+        exchanged = dict(zip(ids, reversed(ids), strict=True))
+
+        def on_answer(method: str, path: str, data: Any) -> Any:
+            if method != "GET" or f"/conversations/{conversation.id}/messages" not in path:
+                return data
+            looks.append(path)
+            return [
+                {**each, "message_id": exchanged.get(each["message_id"], each["message_id"])}
+                for each in data
+            ]
+
+        looks: list[str] = []
+        attacker.on_answer = on_answer
+        await conversation.answer(keep.received, "Yes")
+        await until(lambda: looks)
+        attacker.on_answer = lambda _method, _path, data: data
+        sure = await answer_to(ada, lambda: conversation.send("Sure?"))
+        await conversation.answer(sure.received, "Yes")
+        await until(lambda: answers)
+    assert answers == ["Sure? Yes"]
+    await ada.client.close()
+
+
+async def test_an_altered_file_gives_nothing_out(cluster: DevCluster, bob: TestUser) -> None:
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", Victim()) as ada,
+    ):
+        direct = await bob.client.open_direct(ada.client.user_id)
+        await direct.send_file(NewFile("plan.txt", b"the true plan"))
+        content = (await anext(aiter(ada.client.conversation(direct.id).history()))).content
+        on_ada = ada.client.conversation(direct.id)
+        assert await on_ada.download_file(content) == b"the true plan"
+        changes: list[Callable[[bytes], bytes]] = [
+            lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+            lambda data: data[:-16],
+            lambda _data: b"",
+            lambda data: data + data,
+        ]
+        for change in changes:
+            attacker.on_object = change
+            with pytest.raises(E2eeError):
+                await on_ada.download_file(content)

@@ -1,0 +1,205 @@
+"""An active server adds members, recipients and keys, and says that nobody encrypts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from attacker import (
+    Attacker,
+    Json,
+    Victim,
+    again,
+    attacked_person,
+    attacking,
+    has_event,
+    newest,
+)
+from live import collect, texts
+
+from blindpipe import KeyUnavailable
+from blindpipe.e2ee import PrivateKeys, to_base64, wrap
+from blindpipe.e2ee.ids import new_ulid
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.socket import Frame
+
+NOT_GIVEN = to_base64(wrap.NOT_GIVEN)
+
+
+class _Recipients:
+    """Lies about the members of a conversation, and looks at what a rotation gives them."""
+
+    def __init__(self, attacker: Attacker, conversation_id: str, notices: list[Any]) -> None:
+        self.conversation_id = conversation_id
+        self.given: list[str] = []
+        self.is_member = False
+        self.injected: Json | None = None
+        self.into: str | None = None
+        self._notices = notices
+        attacker.on_answer = self._on_answer
+        attacker.on_request = self._on_request
+
+    def inject(self, user: str, keys: PrivateKeys, device_id: str) -> None:
+        """Another recipient, or another device of one that is there."""
+        self.into = user
+        self.injected = {
+            "device_id": device_id,
+            "key_id": keys.key_id.hex(),
+            "public_key": to_base64(keys.public.public_key),
+            "signing_public_key": to_base64(keys.public.signing_public_key),
+            "schemes": ["bp1"],
+        }
+
+    def _on_answer(self, _method: str, path: str, data: Any) -> Any:
+        if self.injected is None:
+            return data
+        if path.startswith(f"/keys/groups/{self.conversation_id}/recipients"):
+            return {**data, "members": list(self._recipients(data["members"]))}
+        if path == f"/conversations/{self.conversation_id}" and self.is_member:
+            mallory = {**data["members"][0], "principal_id": self.into, "display_name": "Mallory"}
+            return {**data, "members": [*data["members"], mallory]}
+        return data
+
+    def _recipients(self, members: list[Json]) -> Any:
+        is_there = False
+        for member in members:
+            if member["principal_id"] == self.into:
+                is_there, member = True, {**member, "devices": [*member["devices"], self.injected]}
+            yield member
+        if not is_there:
+            kind = {"principal_type": "user", "principal_id": self.into, "list_version": 1}
+            yield {**kind, "visibility": "all", "devices": [self.injected]}
+
+    def _on_request(self, _method: str, path: str, body: Any) -> Any:
+        if not path.endswith("/rotate") or self.injected is None:
+            return body
+        self._notices.append(("rotation", ""))
+        ours, theirs = list[Json](), list[Json]()
+        for each in body["wrapped_keys"]:
+            is_injected = each.get("device_id") == self.injected["device_id"]
+            (theirs if is_injected else ours).append(each)
+        self.given.extend(each["wrapped_key"] for each in theirs)
+        return {**body, "wrapped_keys": ours}
+
+
+@asynccontextmanager
+async def _lied_to(
+    cluster: DevCluster, bob: TestUser
+) -> AsyncIterator[tuple[TestUser, Attacker, _Recipients, Victim]]:
+    """Ada behind the attacker, after a first contact with Bob in a group that was true."""
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim) as ada,
+    ):
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.send("first contact")
+        yield ada, attacker, _Recipients(attacker, group.id, victim.notices), victim
+
+
+async def _read_anew(ada: TestUser, attacker: Attacker, conversation_id: str) -> None:
+    """An event tells Ada's client to read the members again."""
+    frame = again(newest(attacker, "message.created"), 100) if attacker.seen else None
+    made: Frame = frame or {
+        "type": "event",
+        "event_id": new_ulid(),
+        "cursor": "1-1000",
+        "seq": 1000,
+        "created_at": datetime.now(UTC).isoformat(),
+    }
+    told = {"event": "member.added", "conversation_id": conversation_id}
+    event = {**made, **told, "data": {"conversation_id": conversation_id}}
+    await collect(ada, lambda: attacker.push(event), has_event("member.added"))
+
+
+async def test_a_recipient_who_is_no_member_is_given_nothing_and_named(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
+        mallory = new_ulid()
+        lie.inject(mallory, PrivateKeys.random(), "mallorys")
+        await _read_anew(ada, attacker, lie.conversation_id)
+        group = ada.client.conversation(lie.conversation_id)
+        await group.rotate()
+        await group.send("for members")
+    assert lie.given == [NOT_GIVEN]
+    assert ("not_member", mallory) in victim.notices
+    assert (await texts(bob.client.conversation(lie.conversation_id)))[-1] == "for members"
+
+
+async def test_a_member_whom_the_server_adds_is_named_before_anything_is_sealed_for_it(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
+        mallory = new_ulid()
+        lie.is_member = True
+        lie.inject(mallory, PrivateKeys.random(), "mallorys")
+        await _read_anew(ada, attacker, lie.conversation_id)
+        await ada.client.conversation(lie.conversation_id).send("for members")
+    named = victim.notices.index(("member_added", mallory))
+    assert named < victim.notices.index(("rotation", ""))
+    assert len(lie.given) == 1, "who is a member is the server's word, shown to the person"
+
+
+async def test_a_key_that_the_server_adds_for_a_known_person_waits_and_is_given_nothing(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
+        lie.inject(bob.client.user_id, PrivateKeys.random(), "the-servers-own")
+        await _read_anew(ada, attacker, lie.conversation_id)
+        group = ada.client.conversation(lie.conversation_id)
+        await group.rotate()
+        await group.send("for Bob")
+    assert lie.given == [NOT_GIVEN]
+    assert ("waiting_key", bob.client.user_id) in victim.notices
+    assert (await texts(bob.client.conversation(lie.conversation_id)))[-1] == "for Bob"
+
+
+async def test_nothing_goes_in_clear_because_the_server_says_that_nobody_encrypts(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    posted: list[str] = []
+
+    def on_request(_method: str, path: str, body: Any) -> Any:
+        if path.endswith("/messages"):
+            posted.append(body["payload"]["type"])
+        return body
+
+    def on_answer(_method: str, path: str, data: Any) -> Any:
+        if "/recipients" in path:
+            for member in data["members"]:
+                for key in member["devices"]:
+                    key["schemes"] = []
+        return data
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", Victim()) as ada,
+    ):
+        attacker.on_request = on_request
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.send("encrypted")
+        attacker.on_answer = on_answer
+        await _read_anew(ada, attacker, group.id)
+        await group.send("still encrypted")
+        # At a first contact the person is asked.
+        stranger = await cluster.user("carl")
+        direct = await ada.client.open_direct(stranger.client.user_id)
+        with pytest.raises(KeyUnavailable):
+            await direct.send("in clear?")
+        await stranger.client.close()
+    assert posted == ["encrypted", "encrypted"]
+
+
+async def test_a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
+        lie.inject(ada.client.user_id, PrivateKeys.random(), "the-servers-own")
+        await _read_anew(ada, attacker, lie.conversation_id)
+        await ada.client.conversation(lie.conversation_id).rotate()
+    assert lie.given == [NOT_GIVEN]
+    assert ("own_list_key", ada.client.user_id) in victim.notices
