@@ -48,7 +48,8 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let mut response = next.run(request).instrument(span.clone()).await;
 
     let status = response.status().as_u16();
-    span.record("http.response.status_code", status);
+    // Of the integers only this type is exported as a number.
+    span.record("http.response.status_code", i64::from(status));
     if status >= 500 {
         span.record("otel.status_code", "ERROR");
     }
