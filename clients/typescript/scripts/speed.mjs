@@ -134,7 +134,12 @@ async function withCluster(count) {
   const env = { ...process.env, LIMIT_OVERRIDES: overrides };
   const child = spawn(program, parameters, { stdio: ["ignore", "ignore", "inherit"], env });
   try {
-    while (!existsSync(file)) await new Promise((resolve) => setTimeout(resolve, 100));
+    let ended = false;
+    child.once("exit", () => (ended = true));
+    while (!existsSync(file)) {
+      if (ended) throw new Error("the development cluster did not start");
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
     const { ca_file } = JSON.parse(readFileSync(file, "utf8"));
     const own = fileURLToPath(import.meta.url);
     await run(process.execPath, [own, "--fill", String(count)], {

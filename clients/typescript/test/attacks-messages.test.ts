@@ -213,6 +213,28 @@ test("an earlier message of somebody else, told as the agent's own, is no succes
   );
 });
 
+test("a file that is altered, cut or exchanged gives out nothing", async () => {
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const user_id = user.client.account.userId;
+    const conversation = await ada.client.open({ type: "direct", user_id });
+    const bytes = new TextEncoder().encode("x".repeat(100_000));
+    await conversation.sendFile({ name: "plan.txt", contentType: "text/plain", bytes });
+    const theirs = user.client.conversation(conversation.id);
+    const { value: message } = await theirs.history().next();
+    const content = message!.opened!.content;
+    assert.deepEqual(new Uint8Array(await theirs.downloadFile(content)), bytes);
+    const changes: readonly ((file: Uint8Array) => Uint8Array)[] = [
+      (file) => file.map((byte, i) => (i === 70_000 ? byte ^ 1 : byte)),
+      (file) => file.slice(0, 65_536 + 20 + 16),
+      () => new Uint8Array(0),
+    ];
+    for (const change of changes) {
+      proxy.onBytes = ({ path }, file) => (path.startsWith("/objects/") ? change(file) : file);
+      await assert.rejects(theirs.downloadFile(content), { name: "DecryptError" });
+    }
+  });
+});
+
 test("pieces of a stream are shown in their places or not at all", async () => {
   await attackedAgent(
     cluster,

@@ -9,7 +9,7 @@ import { MortalWorld } from "./mortal.js";
 import { asAgent, until } from "./support.js";
 
 /** CRASHES=1000 for the long form. */
-const CRASHES = Number(process.env["CRASHES"] ?? 100);
+const CRASHES = Number(process.env["CRASHES"] ?? 60);
 /** Points of a start and of a message together; dying later means to handle a message first. */
 const POINTS = 26;
 const MAX_LIFE_MS = 2_000;
