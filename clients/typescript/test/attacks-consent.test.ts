@@ -52,7 +52,12 @@ test("a denial that the server turns into consent is believed as none", async ()
         // The device's own envelope, under another status.
         (outcome) => ({ ...outcome, status: "executed", reason: null }),
         // Words of the server's own.
-        (outcome) => ({ ...outcome, status: "executed", reason: null, payload: { type: "result" } }),
+        (outcome) => ({
+          ...outcome,
+          status: "executed",
+          reason: null,
+          payload: { type: "result" },
+        }),
         // The device's consent to another request.
         (outcome) => ({ ...outcome, status: "executed", reason: null, payload: denial.payload }),
       ];
@@ -187,7 +192,7 @@ test("a request that comes again runs once, and one that is held back is stale",
   });
 });
 
-test("an answer counts for the question that it was given to, by those who were asked", async () => {
+test("an answer counts for its own question, by those who were asked", async () => {
   const bob = await cluster.user("bob");
   const victim = new Victim();
   const options = { ...(await cluster.agent("quizmaster", ada.client)), hooks: victim.hooks };

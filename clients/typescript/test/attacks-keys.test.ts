@@ -40,7 +40,7 @@ async function ownDevice(): Promise<{ keys: e2ee.KeyPair; shown: Value }> {
   return { keys, shown };
 }
 
-/** Shows something more in every list of recipients, and takes its wraps before the node sees them. */
+/** Adds to every list of recipients, and takes the wraps of that before the node sees them. */
 function inject(
   proxy: Proxy,
   add: (recipients: Value[]) => void,
@@ -61,12 +61,18 @@ function inject(
   return wraps;
 }
 
-const isSent = ({ method, path }: Request): boolean => method === "POST" && path.endsWith("/messages");
+const isSent = ({ method, path }: Request): boolean =>
+  method === "POST" && path.endsWith("/messages");
 
 test("a recipient who is no member as shown is given nothing, and that is said", async () => {
   const { shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
-    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [device] };
+    const member = {
+      principal_type: "user",
+      principal_id: idOf(eve),
+      list_version: 1,
+      devices: [device],
+    };
     const wraps = inject(
       proxy,
       (recipients) => recipients.push(member),
@@ -83,13 +89,18 @@ test("a recipient who is no member as shown is given nothing, and that is said",
   });
 });
 
-test("a member who is put in is named before the first message that reaches the new one", async () => {
+test("a member who is put in is named before anything is sealed for the new one", async () => {
   const { shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const member_ids = [idOf(bob)];
     const group = await user.client.open({ type: "group", title: "small", member_ids });
     await group.send("before");
-    const member = { principal_type: "user", principal_id: idOf(eve), list_version: 1, devices: [device] };
+    const member = {
+      principal_type: "user",
+      principal_id: idOf(eve),
+      list_version: 1,
+      devices: [device],
+    };
     inject(
       proxy,
       (recipients) => recipients.push(member),
@@ -98,7 +109,11 @@ test("a member who is put in is named before the first message that reaches the 
     const { onAnswer } = proxy;
     proxy.onAnswer = (request, answer) => {
       if (request.path !== `/conversations/${group.id}`) return onAnswer(request, answer);
-      const injected = { ...answer.body.data.members[0], principal_id: idOf(eve), display_name: "Eve" };
+      const injected = {
+        ...answer.body.data.members[0],
+        principal_id: idOf(eve),
+        display_name: "Eve",
+      };
       answer.body.data.members.push(injected);
       return answer;
     };
@@ -114,14 +129,15 @@ test("a member who is put in is named before the first message that reaches the 
   });
 });
 
-test("a device or key that is put into a known list is given nothing, and believed in nothing", async () => {
+test("a device that is put into a known list is given nothing and not believed", async () => {
   const { keys, shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
     await conversation.send("first");
     const wraps = inject(
       proxy,
-      (recipients) => recipients.find(({ principal_id }) => principal_id === idOf(bob)).devices.push(device),
+      (recipients) =>
+        recipients.find(({ principal_id }) => principal_id === idOf(bob)).devices.push(device),
       ({ device_id }) => device_id === device.device_id,
     );
     user.client.session.forget(conversation.id);
@@ -131,7 +147,7 @@ test("a device or key that is put into a known list is given nothing, and believ
       [e2ee.NOT_GIVEN],
     );
     assert(victim.told("waiting_key").includes(idOf(bob)));
-    // What the server says in Bob's name stands under a notice.
+    // Words of the server in Bob's name stand under a notice.
     const { room } = await user.client.session.load(conversation.id);
     const place = { kind: e2ee.Kind.message, clientMessageId: e2ee.newUlid() };
     const sender = bob.client.self;
@@ -206,10 +222,28 @@ test("an epoch of the server's own making seals nothing", async () => {
   });
 });
 
+test("an epoch whose event is dropped is read when it is needed", async () => {
+  await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
+    proxy.onFrame = (frame) => (frame.event === "key.rotated" ? [] : [frame]);
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await answerTo(ada, () => conversation.send("one"));
+    await conversation.rotate();
+    const answer = await answerTo(ada, () => conversation.send("two"));
+    assert.equal(answer.opened?.content["text"], "You said: two");
+    assert.deepEqual(victim.faults, []);
+  });
+});
+
 test("an epoch by somebody who has left seals nothing: the agent waits for another", async () => {
   const errors: unknown[] = [];
   const hooks = { dead_letter: ({ error }: { error: unknown }) => void errors.push(error) };
-  const during = async ({ proxy, options }: { proxy: Proxy; options: AgentOptions }): Promise<void> => {
+  const during = async ({
+    proxy,
+    options,
+  }: {
+    proxy: Proxy;
+    options: AgentOptions;
+  }): Promise<void> => {
     await ada.client.open({ type: "agent", agent_id: options.agentId });
     const member_ids = [idOf(eve)];
     const group = await ada.client.open({ type: "group", title: "with Eve", member_ids });
@@ -275,7 +309,13 @@ test("a secret of before seals nothing more, whatever the server calls current",
 test("an agent stays in the newest epoch or waits, whatever the server calls current", async () => {
   const errors: unknown[] = [];
   const hooks = { dead_letter: ({ error }: { error: unknown }) => void errors.push(error) };
-  const during = async ({ proxy, options }: { proxy: Proxy; options: AgentOptions }): Promise<void> => {
+  const during = async ({
+    proxy,
+    options,
+  }: {
+    proxy: Proxy;
+    options: AgentOptions;
+  }): Promise<void> => {
     const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
     await answerTo(ada, () => conversation.send("in epoch 1"));
     const { http } = ada.client.account;
@@ -301,7 +341,9 @@ test("an agent stays in the newest epoch or waits, whatever the server calls cur
     assert.equal(answer.opened?.epoch, 2);
     lie((asked) => {
       if (asked === about) return { epoch: 1 };
-      return asked.startsWith(path) && !asked.includes("recipients") ? { ...old, current_epoch: 1 } : undefined;
+      return asked.startsWith(path) && !asked.includes("recipients")
+        ? { ...old, current_epoch: 1 }
+        : undefined;
     });
     const before = proxy.requests.filter(isSent).length;
     await conversation.send("not under epoch 1");

@@ -121,12 +121,14 @@ test("a device that is revoked gets no secret of what follows, at once", async (
 
 test("a device goes on with what it kept", async () => {
   const bob = await cluster.user("bob");
-  const eve = await cluster.user("eve", { deviceId: "tablet" });
+  let learned = 0;
+  const eve = await cluster.user("eve", { deviceId: "tablet", onLearned: () => void learned++ });
   const conversation = await eve.client.open({
     type: "direct",
     user_id: bob.client.account.userId,
   });
   await conversation.send("kept");
+  assert(learned > 0, "there was something to keep");
   const { signer, opening } = eve.client.session.options;
   // As a browser's database would: keys that no script reads, pins, marks.
   const keys = structuredClone({ signer: signer!, opening });

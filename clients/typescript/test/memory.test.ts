@@ -4,6 +4,7 @@ import { after, before, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
 import { Agent } from "@blindpipe/client/agent";
+import { Room, idBytes, newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
 import { asAgent, running, until } from "./support.js";
 
@@ -28,6 +29,17 @@ function held(): number {
   const { heapUsed, external } = process.memoryUsage();
   return heapUsed + external;
 }
+
+test("a conversation remembers 10,000 messages against replays, in 2 MB", () => {
+  const sender = { type: "user", id: newUlid() } as const;
+  const room = new Room(idBytes(newUlid()));
+  const ids = Array.from({ length: 30_000 }, () => newUlid());
+  const before = held();
+  for (const id of ids) room.remember(sender, id);
+  assert(held() - before < 2_000_000, `${held() - before} bytes more`);
+  assert(room.isRemembered(sender, ids.at(-10_000)!));
+  assert(!room.isRemembered(sender, ids[0]!));
+});
 
 test("two slow readers of 84 MB hold a part of it, and get everything in order", async () => {
   const ada = await cluster.user("ada");

@@ -86,7 +86,8 @@ export class Devices {
   /**
    * Reads the newest backup that opens. Restored keys open old messages and introduce this device,
    * which gets keys of its own. The hook `key_changed` is told of an old backup as `old_backup`: it
-   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for a wrong password.
+   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for another
+   * password.
    */
   async restore(protectionPassword: string): Promise<DeviceKeys> {
     const backups = await this.account.http.data<KeyBackup[]>({

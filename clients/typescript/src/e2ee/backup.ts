@@ -191,8 +191,8 @@ export interface BackupFields {
 }
 
 /**
- * A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds. Take
- * `costs` from nobody.
+ * A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds.
+ * Take `costs` from nobody.
  */
 export async function makeBackup(
   password: string,
