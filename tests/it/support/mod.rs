@@ -8,6 +8,7 @@ mod authority;
 mod behaviour;
 mod browser;
 mod client;
+mod collector;
 mod devtools;
 mod faulty_receiver;
 pub mod h2;
@@ -33,6 +34,7 @@ pub use self::{
     behaviour::Behaviour,
     browser::browser,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
+    collector::{Collector, ExportedSpan},
     devtools::DevTools,
     faulty_receiver::FaultyReceiver,
     hostile::{channel_to, directory_entry, forged, knock, knock_and_stay, sealed, wrong_secret},

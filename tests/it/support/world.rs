@@ -50,7 +50,7 @@ impl World {
     /// Like [`new`](Self::new), with nodes that reach Postgres through the pooler on this port.
     pub async fn behind(pooler: Option<u16>, settings: &[(&str, &str)]) -> Arc<World> {
         if let Ok(filter) = std::env::var("LOG") {
-            telemetry::start(&filter);
+            telemetry::start(&filter, None);
         }
         let database = services::database().await;
         let name = ulid().to_string();
