@@ -489,6 +489,7 @@ create table job (
     leased_until timestamp with time zone,
     last_error text,
     failed_at timestamp with time zone,
+    trace text,
     constraint job_pkey PRIMARY KEY (job_id)
 );
 
@@ -815,6 +816,7 @@ create table webhook_turn (
     not_before timestamp with time zone,
     failures integer not null default 0,
     done int8multirange not null default '{}'::int8multirange,
+    traces jsonb,
     constraint webhook_turn_pkey PRIMARY KEY (agent_id)
 ) with (fillfactor=40);
 

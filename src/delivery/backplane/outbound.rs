@@ -217,10 +217,11 @@ impl<P: PubSub> PubSubWorker<P> {
             Content::Hint {
                 deliveries,
                 encoded,
+                trace,
             } => {
                 let some: Vec<Delivery> = concerned.iter().map(|n| deliveries[*n]).collect();
                 let inboxes = some.iter().map(|one| one.principal).collect();
-                Some((Hint::encode(self.node, &some, encoded), inboxes))
+                Some((Hint::encode(self.node, &some, encoded, *trace), inboxes))
             }
             Content::Ephemeral { principals, event } => {
                 let some: Vec<Uuid> = concerned.iter().map(|n| principals[*n]).collect();
