@@ -10,7 +10,7 @@ use blindpipe::{
     features::access_log::verify,
     healthcheck,
     node::{self, Node},
-    telemetry,
+    telemetry::{self, Exporter},
 };
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -120,9 +120,10 @@ fn raise_file_limit() {
 async fn serve(is_worker: bool) -> Outcome {
     raise_file_limit();
     let config = node::read_settings(|name| std::env::var(name).ok())
-        .inspect_err(|_| telemetry::start("info"));
+        .inspect_err(|_| telemetry::start("info", None));
     let config = config.map_err(|faults| faults.to_string())?;
-    telemetry::start(&config.log);
+    let exporter = Exporter::new(&config).inspect_err(|_| telemetry::start("info", None))?;
+    telemetry::start(&config.log, exporter.as_ref());
     telemetry::log_panics();
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -136,11 +137,14 @@ async fn serve(is_worker: bool) -> Outcome {
         _ = interrupt.recv() => {}
     }
     node.drain().await;
+    if let Some(exporter) = exporter {
+        exporter.stop().await;
+    }
     Ok(())
 }
 
 async fn check_health(url: Option<String>) -> Outcome {
-    telemetry::start("info");
+    telemetry::start("info", None);
     if let Some(url) = url {
         return Ok(healthcheck::ask(&url).await?);
     }
@@ -155,7 +159,7 @@ fn print(document: &str) -> Outcome {
 }
 
 async fn verify_access_log() -> Outcome {
-    telemetry::start("info");
+    telemetry::start("info", None);
     let url: SecretString = std::env::var("DATABASE_URL")
         .map_err(|_| "DATABASE_URL: must be set")?
         .into();
@@ -170,7 +174,7 @@ async fn verify_access_log() -> Outcome {
 
 async fn examine() -> Outcome {
     // The report says everything, and the log would say parts of it again.
-    telemetry::start("off");
+    telemetry::start("off", None);
     let report = Box::pin(doctor::examine(|name| std::env::var(name).ok())).await;
     print(&report.to_string())?;
     match report.count(doctor::Grade::Fault) {
@@ -180,7 +184,7 @@ async fn examine() -> Outcome {
 }
 
 async fn apply_migrations() -> Outcome {
-    telemetry::start("info");
+    telemetry::start("info", None);
     let urls = MigrationUrls::read(|name| std::env::var(name).ok());
     let MigrationUrls { owner, serving } = urls.map_err(|faults| faults.to_string())?;
     let applied = migrate::run_at(owner.expose_secret()).await?;

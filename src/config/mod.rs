@@ -161,8 +161,8 @@ settings! {
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
-    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile and the object store that
-    /// may be reached without TLS in production; loopback and Unix sockets always may.
+    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile, the object store and the
+    /// collector that may be reached without TLS in production; loopback and Unix sockets always may.
     allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
     /// Accept `localhost` as the public address and the public Turnstile test keys in production,
     /// to try a cluster in containers.
@@ -172,6 +172,18 @@ settings! {
     upkeep_speed: Bounded<1, 3600> = "UPKEEP_SPEED", Some("1");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
+    /// Address of an OpenTelemetry collector that takes spans (OTLP over HTTP, as protobuf), such
+    /// as `http://collector:4318`; empty: no spans are made.
+    otlp_endpoint: String = "OTEL_EXPORTER_OTLP_ENDPOINT", Some("");
+    /// Headers of the calls to the collector, such as a token: a comma list of `name=value`, each
+    /// value percent-encoded.
+    otlp_headers: SecretString = "OTEL_EXPORTER_OTLP_HEADERS", Some("");
+    /// The part of the requests and frames that begin a trace, from 0 to 1.
+    trace_sample_ratio: String = "TRACE_SAMPLE_RATIO", Some("0.01");
+    /// Whether a caller's `traceparent` is the parent of a request's span, and its sampled flag has
+    /// the request traced. Only behind a gateway that sets the header itself. Otherwise the span of
+    /// a request that the node has sampled links to it.
+    trace_trust_callers: Switch = "TRACE_TRUST_CALLERS", Some("false");
 }
 
 impl Config {

@@ -1,7 +1,10 @@
 //! A connection and its statements.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -36,6 +39,8 @@ impl<'a> From<&'a Statement> for Sql<'a> {
 /// hung is not used again. A connection whose caller has given up is used again once it is idle.
 pub struct Conn {
     pub(super) client: Option<Client>,
+    /// Begins the transaction that each statement needs for its settings, behind a pooler.
+    pub(super) begin: Option<Arc<str>>,
     pub(super) tls: MakeRustlsConnect,
     pub(super) deadline: Duration,
     pub(super) hung: AtomicBool,
@@ -61,6 +66,33 @@ impl Conn {
                 self.hung.store(true, Ordering::Relaxed);
                 Err(Error::unavailable(late))
             }
+        }
+    }
+
+    /// Runs a prepared statement. Behind a pooler its transaction and it take one round trip: the
+    /// wire keeps their order, and a failed statement turns the commit into a rollback.
+    fn run<T>(
+        &self,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> impl Future<Output = Result<T>> {
+        // Otherwise it would be a part of every future that queries, twice.
+        let statement = Box::pin(statement);
+        async move {
+            let Some(begin) = &self.begin else {
+                return self.within(statement).await;
+            };
+            let (begun, outcome, ended) = Box::pin(async {
+                futures_util::join!(
+                    self.batch_execute(begin),
+                    self.within(statement),
+                    self.batch_execute("commit")
+                )
+            })
+            .await;
+            begun?;
+            let value = outcome?;
+            ended.map_err(Error::into_unavailable)?;
+            Ok(value)
         }
     }
 
@@ -90,7 +122,7 @@ impl Conn {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
         let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query(&stmt, params)).await
+        self.run(self.client().query(&stmt, params)).await
     }
 
     /// Returns the only row; an error if there is none.
@@ -100,7 +132,7 @@ impl Conn {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Row> {
         let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query_one(&stmt, params)).await
+        self.run(self.client().query_one(&stmt, params)).await
     }
 
     /// Returns the row, if there is one.
@@ -110,7 +142,7 @@ impl Conn {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>> {
         let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query_opt(&stmt, params)).await
+        self.run(self.client().query_opt(&stmt, params)).await
     }
 
     /// Returns the number of affected rows.
@@ -120,7 +152,7 @@ impl Conn {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<u64> {
         let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().execute(&stmt, params)).await
+        self.run(self.client().execute(&stmt, params)).await
     }
 
     /// Runs statements without parameters.

@@ -2,7 +2,10 @@
 
 use std::{
     str::FromStr,
-    sync::atomic::{AtomicBool, AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,6 +14,7 @@ use deadpool_postgres::{
 };
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::{Config, config::TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{connection::Conn, transaction::Tx};
@@ -31,20 +35,48 @@ pub enum Plans {
     PinnedDeferred,
 }
 
+/// The planner's settings of [`Plans::Pinned`].
+const PINNED_PLANS: [(&str, &str); 7] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_material", "off"),
+    ("enable_hashagg", "off"),
+];
+
 impl Plans {
-    /// The planner's settings.
-    fn options(self) -> &'static str {
+    /// The value of the setting `blindpipe.plans`, by which a connection is known to have this
+    /// pool's settings.
+    fn name(self) -> &'static str {
         match self {
-            Plans::Free => "",
-            Plans::Pinned => {
-                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
-                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
-            }
-            Plans::PinnedDeferred => {
-                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
-                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off -c synchronous_commit=off"
-            }
+            Plans::Free => "free",
+            Plans::Pinned => "pinned",
+            Plans::PinnedDeferred => "pinned_deferred",
         }
+    }
+
+    /// The settings of the pool's connections.
+    fn settings(self, wait: Duration) -> Vec<(&'static str, String)> {
+        let [lock, idle] = self.timeouts(wait);
+        let timeouts = [
+            ("lock_timeout", lock),
+            ("statement_timeout", statement_timeout(wait)),
+            ("idle_in_transaction_session_timeout", idle),
+        ];
+        let timeouts = timeouts.map(|(name, timeout)| (name, timeout.as_millis().to_string()));
+        let mut fixed = vec![("jit", "off")];
+        if !matches!(self, Plans::Free) {
+            fixed.extend(PINNED_PLANS);
+        }
+        if matches!(self, Plans::PinnedDeferred) {
+            fixed.push(("synchronous_commit", "off"));
+        }
+        let fixed = fixed
+            .into_iter()
+            .map(|(name, value)| (name, value.to_owned()));
+        timeouts.into_iter().chain(fixed).collect()
     }
 
     /// The longest wait for a lock, and the longest life of an idle transaction.
@@ -56,12 +88,46 @@ impl Plans {
     }
 }
 
+fn statement_timeout(wait: Duration) -> Duration {
+    2 * wait
+}
+
 /// A pool; clones share it.
 #[derive(Clone)]
 pub struct Db {
     pool: Pool,
     tls: MakeRustlsConnect,
     deadline: Duration,
+    plans: Plans,
+    pooler: Arc<Pooler>,
+}
+
+/// A pooler between this pool and Postgres, if there is one. It drops the options of connections,
+/// so each transaction sets them for itself.
+struct Pooler {
+    /// Whether a connection came without its options.
+    found: AtomicBool,
+    /// Begins a transaction with the settings of the pool.
+    begin: Arc<str>,
+}
+
+impl Pooler {
+    fn new(settings: &[(&'static str, String)]) -> Self {
+        let begin = settings
+            .iter()
+            .fold("begin".to_owned(), |sql, (name, value)| {
+                sql + &format!("; set local {name} = {value}")
+            });
+        Pooler {
+            found: AtomicBool::new(false),
+            begin: begin.into(),
+        }
+    }
+
+    /// The begin of a transaction with settings; none where the connection has them.
+    fn begin(&self) -> Option<&Arc<str>> {
+        self.found.load(Ordering::Relaxed).then_some(&self.begin)
+    }
 }
 
 impl Db {
@@ -75,21 +141,19 @@ impl Db {
         plans: Plans,
         wait: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
-        let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
-        let [lock, idle] = plans.timeouts(wait);
-        let statement = 2 * wait;
+        let mut config = read_url(url.expose_secret())?;
+        let settings = plans.settings(wait);
+        let pooler = Arc::new(Pooler::new(&settings));
+        let options = settings
+            .iter()
+            .map(|(name, value)| format!("-c {name}={value} "));
+        let options: String = options.collect();
         config
             .application_name(name)
             .connect_timeout(wait)
             .keepalives_idle(Duration::from_secs(15))
             .tcp_user_timeout(Duration::from_secs(10))
-            .options(format!(
-                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{}",
-                lock.as_millis(),
-                statement.as_millis(),
-                idle.as_millis(),
-                plans.options(),
-            ));
+            .options(format!("{options}-c blindpipe.plans={}", plans.name()));
         let deadline = 3 * wait;
         let tls = tls();
         let manager = Manager::from_config(
@@ -107,8 +171,16 @@ impl Db {
             // anew, for ever.
             .create_timeout(Some(deadline))
             .recycle_timeout(Some(wait))
-            .post_create(Hook::async_fn(move |client, _| {
-                Box::pin(check_server(client, wait))
+            .post_create(Hook::async_fn({
+                let pooler = pooler.clone();
+                move |client, _| {
+                    let pooler = pooler.clone();
+                    Box::pin(async move {
+                        let has_options = check_server(client, plans, wait).await?;
+                        pooler.found.fetch_or(!has_options, Ordering::Relaxed);
+                        Ok(())
+                    })
+                }
             }))
             .build()
             .unwrap_or_else(|never| unreachable!("a runtime is set: {never}"));
@@ -116,13 +188,25 @@ impl Db {
             pool,
             tls,
             deadline,
+            plans,
+            pooler,
         })
     }
 
-    /// A connection for statements that stand alone.
+    /// A connection for statements that stand alone. Behind a pooler those with pinned plans are
+    /// transactions.
     pub async fn read(&self) -> Result<Conn> {
+        let mut conn = self.connection().await?;
+        if !matches!(self.plans, Plans::Free) {
+            conn.begin = self.pooler.begin().cloned();
+        }
+        Ok(conn)
+    }
+
+    async fn connection(&self) -> Result<Conn> {
         Ok(Conn {
             client: Some(self.pool.get().await?),
+            begin: None,
             tls: self.tls.clone(),
             deadline: self.deadline,
             hung: AtomicBool::new(false),
@@ -137,11 +221,12 @@ impl Db {
         // `Tx` exists before BEGIN is sent: a caller that gives up in between must not return an
         // open transaction to the pool.
         let tx = Tx {
-            conn: Some(self.read().await?),
+            conn: Some(self.connection().await?),
             name,
             started,
         };
-        tx.batch_execute("begin").await?;
+        let begin = self.pooler.begin().map_or("begin", |begin| begin);
+        tx.batch_execute(begin).await?;
         Ok(tx)
     }
 
@@ -166,30 +251,44 @@ impl Db {
     }
 }
 
+/// Reads a URL. Of several hosts only the one that takes writes is of use, before a failover and
+/// after it.
+fn read_url(url: &str) -> Result<Config, tokio_postgres::Error> {
+    let mut config = Config::from_str(url)?;
+    if config.get_hosts().len() > 1 {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    Ok(config)
+}
+
 /// A connection outside of any pool, without a deadline for statements.
 pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
-    let config = tokio_postgres::Config::from_str(url)?;
+    let config = read_url(url)?;
     let (client, link) = config.connect(tls()).await?;
     #[expect(clippy::disallowed_methods, reason = "ends with the client")]
     tokio::spawn(link);
     Ok(client)
 }
 
-/// Refuses a server that would answer from the past or wait without our bounds: a demoted primary
-/// behind the same name, or a pooler that drops the options of a connection. The role may have the
-/// time-outs instead. It then has those of [`Plans::Free`] for every pool.
-async fn check_server(client: &ClientWrapper, wait: Duration) -> Result<(), HookError> {
+/// Refuses a server that would answer from the past or without any timeout: a demoted primary
+/// behind the same name, or a pooler that drops the options of a connection, unless the role has a
+/// timeout. Returns whether the connection has its options.
+async fn check_server(
+    client: &ClientWrapper,
+    plans: Plans,
+    wait: Duration,
+) -> Result<bool, HookError> {
     let row = client
         .query_one(
             "-- db.check_server
             select pg_is_in_recovery() as in_recovery, current_setting('transaction_isolation') as isolation,
-                   array(select setting::int8 from pg_settings
-                         where name in ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')
-                         order by name desc) as timeouts",
+                   (select setting::int8 from pg_settings where name = 'statement_timeout') as statement_timeout,
+                   current_setting('blindpipe.plans', true) as plans",
             &[],
         )
         .await
         .map_err(HookError::Backend)?;
+    let timeout: i64 = row.get("statement_timeout");
     if row.get("in_recovery") {
         return Err(HookError::message("this Postgres is a standby"));
     }
@@ -198,29 +297,18 @@ async fn check_server(client: &ClientWrapper, wait: Duration) -> Result<(), Hook
             "the default isolation of this database or role is not `read committed`",
         ));
     }
-    let timeouts: Vec<i64> = row.get("timeouts");
-    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-    let [lock, idle] = Plans::Free.timeouts(wait).map(ms);
-    // Zero is no bound at all.
-    let is_bounded = match timeouts[..] {
-        [statement, lock_now, idle_now] => {
-            statement == ms(2 * wait)
-                && (1..=lock).contains(&lock_now)
-                && (1..=idle).contains(&idle_now)
-        }
-        _ => false,
-    };
-    if !is_bounded {
+    if u128::from(timeout.unsigned_abs()) != statement_timeout(wait).as_millis() {
         return Err(HookError::message(
-            "the connection's time-outs were dropped on the way, for example by a pooler",
+            "the connection's options were dropped on the way, for example by a pooler, and its \
+             role has another statement_timeout than twice DATABASE_TIMEOUT_MS",
         ));
     }
-    Ok(())
+    Ok(row.get::<_, Option<&str>>("plans") == Some(plans.name()))
 }
 
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
 /// (`SSL_CERT_FILE`).
-pub(super) fn tls() -> MakeRustlsConnect {
+fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted, but connections without TLS still work.
         tracing::warn!(

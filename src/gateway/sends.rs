@@ -9,6 +9,7 @@ use blindpipe_protocol::{
     tool_calls::{ArtifactAnswer, ToolCallState},
 };
 use serde_json::Value;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::{
@@ -28,6 +29,7 @@ use crate::{
     },
     ids::{ConversationId, Principal, SessionId, TokenId},
     limits::{Limiter, Limits, buffers::BytePermit, quotas::MB, table::Limit},
+    telemetry::trace,
     work::UnitOfWork,
 };
 
@@ -67,6 +69,18 @@ pub enum Target {
     ToolRequest,
     /// The tool call that the frame answers.
     ToolResponse(RequestId),
+}
+
+impl Target {
+    /// The name of the frame.
+    fn frame(&self) -> &'static str {
+        match self {
+            Target::Conversation(_) => "message.send",
+            Target::Stream(..) => "stream.end",
+            Target::ToolRequest => "artifact_request",
+            Target::ToolResponse(_) => "artifact_response",
+        }
+    }
 }
 
 /// A send that waits for its turn.
@@ -143,7 +157,9 @@ impl Sends {
             sender: client.principal,
             credential: client.credential,
         };
-        self.sending = Some(Box::pin(async move {
+        let random = gateway.random.clone();
+        let span = trace::of_frame(target.frame(), || random.fraction());
+        let answered = async move {
             let outcome = sending.perform(&target, &body).await;
             drop(permit);
             let stream = match target {
@@ -155,7 +171,8 @@ impl Sends {
                 stream,
                 outcome,
             }
-        }));
+        };
+        self.sending = Some(Box::pin(answered.instrument(span)));
     }
 
     /// The outcome of the send in progress; never, if there is none. Cancel safe.

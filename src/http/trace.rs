@@ -1,4 +1,4 @@
-//! The frame of every request: its id, its log line, its metrics, the headers of every answer, and
+//! The frame of every request: its id, its span, its log line, its metrics, the headers of every answer, and
 //! the handler of panics.
 
 use std::{any::Any, time::Instant};
@@ -9,16 +9,18 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use crate::{
     error::{Cause, Code, Error},
     limits::ChargedQuotas,
     metrics,
     random::Random,
+    telemetry::trace::{self, RequestNames, TraceContext},
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Wraps every request of the public listener.
 pub async fn record(State(random): State<Random>, mut request: Request, next: Next) -> Response {
@@ -40,13 +42,18 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let charged = ChargedQuotas::default();
     request.extensions_mut().insert(charged.clone());
 
-    // A span and a line per request were about a seventh of a node's work, so both are for
-    // debugging. A failure of the node is always logged.
     let name = id.to_str().unwrap_or_default();
-    let span = tracing::debug_span!("request", request_id = name, %method, route);
-    let mut response = next.run(request).instrument(span).await;
+    let span = span_of(&request, &route, name, &random);
+    let trace_id = TraceContext::of(&span).map(|context| context.trace_id());
+    let mut response = next.run(request).instrument(span.clone()).await;
 
     let status = response.status().as_u16();
+    // Of the integers only this type is exported as a number.
+    span.record("http.response.status_code", i64::from(status));
+    if status >= 500 {
+        span.record("otel.status_code", "ERROR");
+    }
+    drop(span);
     let elapsed = started.elapsed();
     metrics::request(&route, known_method(&method), status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
@@ -56,6 +63,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
         tracing::error!(
             operation = route,
             request_id = name,
+            trace_id,
             %method,
             route,
             status,
@@ -65,7 +73,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
             "a request failed"
         );
     } else {
-        tracing::debug!(request_id = name, %method, route, status, duration_ms, "answered");
+        tracing::debug!(request_id = name, trace_id, %method, route, status, duration_ms, "answered");
     }
 
     let headers = response.headers_mut();
@@ -73,6 +81,25 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     headers.insert(REQUEST_ID, id);
     set_security_headers(headers);
     response
+}
+
+/// The span of a request: exported if the request is sampled, else for debugging. A span and a
+/// line per request were about a seventh of a node's work. A failure of the node is always logged.
+fn span_of(request: &Request, route: &str, request_id: &str, random: &Random) -> Span {
+    let method = request.method();
+    if !trace::is_off() {
+        let caller = request.headers().get(TRACEPARENT);
+        let caller = caller.and_then(|text| trace::of_caller(text.to_str().ok()?));
+        if trace::is_sampled(caller, || random.fraction()) {
+            let names = RequestNames {
+                method: known_method(method),
+                route,
+                request_id,
+            };
+            return trace::of_request(&names, caller);
+        }
+    }
+    tracing::debug_span!("request", request_id, %method, route)
 }
 
 /// The headers of every answer. Answers are not stored unless they say so.

@@ -25,6 +25,7 @@ use crate::{
     ids::{AgentId, ConversationId, EventId, TokenId},
     limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
     metrics,
+    telemetry::trace::{self, TraceContext},
 };
 
 /// An event's number in an inbox, as a hint carries it.
@@ -42,6 +43,8 @@ pub struct AppendedEvent {
     pub encoded: EncodedEvent,
     /// The inboxes, each with the event's number.
     pub deliveries: Vec<Delivery>,
+    /// The trace that the event is part of.
+    pub trace: Option<TraceContext>,
 }
 
 /// An event to append.
@@ -306,6 +309,7 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEven
         return Ok(Vec::new());
     }
     let outcomes = store::append_all(tx, events).await?;
+    let trace = trace::current();
     let appended = events
         .iter()
         .zip(outcomes)
@@ -326,6 +330,7 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEven
                     data,
                 ),
                 deliveries,
+                trace,
             }
         });
     Ok(appended.collect())

@@ -11,6 +11,7 @@ use crate::{
         batches::{BATCH_ROWS, paced},
     },
     error::{Code, Error, Result},
+    telemetry::trace::{self, TraceContext},
 };
 
 /// The time that a claim is valid without a renewal.
@@ -30,6 +31,8 @@ pub struct Claim {
     pub kind: Kind,
     /// The number of attempts, with the present one.
     pub attempts: i32,
+    /// The trace of the transaction that has enqueued it.
+    pub trace: Option<TraceContext>,
     id: i64,
 }
 
@@ -46,16 +49,17 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
         .iter()
         .map(|new| new.job.kind().life().map(|life| life.as_secs_f64()))
         .collect();
+    let trace = trace::current().map(|context| context.to_string());
     client
         .execute(
             "-- jobs.enqueue
-            insert into job (kind, payload, unique_key, run_at, expires_at)
-            select kind, payload, unique_key, app_now() + make_interval(secs => delay), app_now() + make_interval(secs => life)
+            insert into job (kind, payload, unique_key, run_at, expires_at, trace)
+            select kind, payload, unique_key, app_now() + make_interval(secs => delay), app_now() + make_interval(secs => life), $6
             from unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[])
                 as new (kind, payload, unique_key, delay, life)
             order by kind, unique_key
             on conflict (kind, unique_key) where unique_key is not null and failed_at is null do nothing",
-            &[&kinds, &payloads?, &keys, &delays, &lives],
+            &[&kinds, &payloads?, &keys, &delays, &lives, &trace],
         )
         .await?;
     Ok(())
@@ -82,7 +86,7 @@ pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Opti
             )
             update job set attempts = attempts + 1, leased_until = app_now() + make_interval(secs => $3)
             from due where job.job_id = due.job_id
-            returning job.job_id, job.kind, job.attempts, job.payload",
+            returning job.job_id, job.kind, job.attempts, job.payload, job.trace",
             &[&kinds, &counts, &LEASE.as_secs_f64()],
         )
         .await?;
@@ -91,6 +95,9 @@ pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Opti
         let claim = Claim {
             kind,
             attempts: row.get("attempts"),
+            trace: row
+                .get::<_, Option<&str>>("trace")
+                .and_then(|trace| trace.parse().ok()),
             id: row.get("job_id"),
         };
         Some((claim, Job::from_payload(row.get("payload"))))

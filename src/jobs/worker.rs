@@ -5,12 +5,13 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use super::{
     Job, JobError, Kind,
     queue::{self, Claim},
 };
-use crate::{db::Db, error::Result, metrics, supervisor};
+use crate::{db::Db, error::Result, metrics, supervisor, telemetry::trace};
 
 /// Interval at which the worker looks for other nodes' jobs and for due retries.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,7 +51,10 @@ impl<P: Perform> Worker<P> {
             match queue::claim(&self.db, &capacity(&running)).await {
                 Ok(claims) => {
                     for (claim, job) in claims {
-                        let task = tasks.spawn(self.clone().attempt(claim, job));
+                        let name = job.as_ref().map_or(claim.kind.row().0, Job::name);
+                        let span = trace::of_follower("job", name, "consumer", claim.trace);
+                        let attempt = self.clone().attempt(claim, name, job);
+                        let task = tasks.spawn(attempt.instrument(span));
                         running.insert(task.id(), claim.kind);
                     }
                 }
@@ -70,9 +74,8 @@ impl<P: Perform> Worker<P> {
         tokio::time::timeout(STOP_TIMEOUT, rest).await.ok();
     }
 
-    async fn attempt(self, claim: Claim, job: Option<Job>) {
+    async fn attempt(self, claim: Claim, name: &'static str, job: Option<Job>) {
         let started = Instant::now();
-        let name = job.as_ref().map_or(claim.kind.row().0, Job::name);
         let outcome = match job {
             Some(job) => tokio::select! {
                 outcome = self.perform(name, job) => match outcome {
@@ -89,6 +92,7 @@ impl<P: Perform> Worker<P> {
             Err(JobError::Fail(_)) => "failed",
         };
         metrics::job(name, word, started.elapsed());
+        Span::current().record("outcome", word);
         let settled = match outcome {
             Ok(()) => queue::finish(&self.db, claim).await,
             Err(JobError::Retry(why)) => {

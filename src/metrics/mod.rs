@@ -41,6 +41,10 @@ pub fn task_panicked(task: &'static str) {
     count("task_panics_total", &[("task", task)]);
 }
 
+pub fn traces_exported(outcome: &'static str) {
+    count("trace_exports_total", &[("outcome", outcome)]);
+}
+
 pub fn rate_limited(scope: &'static str) {
     count("rate_limited_total", &[("scope", scope)]);
 }
@@ -211,6 +215,10 @@ pub fn mail(outcome: &'static str) {
 
 pub fn login(outcome: &'static str) {
     count("password_logins_total", &[("outcome", outcome)]);
+}
+
+pub fn code_tried(outcome: &'static str) {
+    count("codes_tried_total", &[("outcome", outcome)]);
 }
 
 pub fn passkey_login(outcome: &'static str) {

@@ -246,6 +246,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Logins by password, by outcome. A rise of `wrong` is an attack on passwords.",
     ),
     (
+        "codes_tried_total",
+        Kind::Counter,
+        "Mailed codes tried, by outcome. A rise of `wrong` is an attack on codes.",
+    ),
+    (
         "passkey_logins_total",
         Kind::Counter,
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
@@ -325,6 +330,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "jobs_total",
         Kind::Counter,
         "Jobs, by name and outcome; `failed`: given up.",
+    ),
+    (
+        "trace_exports_total",
+        Kind::Counter,
+        "Calls to the collector of spans, by outcome; `lost`: their spans are dropped.",
     ),
     (
         "oldest_row_seconds",

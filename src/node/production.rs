@@ -37,6 +37,10 @@ fn check_transport(config: &Config, faults: &mut Vec<String>) {
             "OBJECT_STORE_ENDPOINT",
             clear_hosts(&config.object_store_endpoint, &["https"]),
         ),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            clear_hosts(&config.otlp_endpoint, &["https"]),
+        ),
     ];
     for (name, hosts) in links {
         for host in hosts {

@@ -7,6 +7,7 @@ use crate::{
     limits::table::Overrides,
     mail,
     objects::location,
+    telemetry::{self, trace::SampleRatio},
 };
 
 use super::production;
@@ -18,6 +19,7 @@ const CHECKS: Checks = Checks {
         ("SERVER_SECRET", ServerSecret::check),
         ("LIMIT_OVERRIDES", Overrides::check),
         ("OBJECT_STORE_URL", location::check_url),
+        ("TRACE_SAMPLE_RATIO", SampleRatio::check),
         ("WEBHOOK_BRAND", Brand::check),
     ],
     rules: &[
@@ -26,6 +28,7 @@ const CHECKS: Checks = Checks {
         location::check_settings,
         mail::check_settings,
         turnstile::check_settings,
+        telemetry::check_settings,
         production::check_settings,
     ],
 };
@@ -109,6 +112,7 @@ mod tests {
             ("MAIL_URL", "smtp://db.internal:25"),
             ("TURNSTILE_URL", "http://db.internal/verify"),
             ("OBJECT_STORE_ENDPOINT", "http://db.internal:9000"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://db.internal:4318"),
         ] {
             let said = faults_with(&[(name, url)]);
             assert!(

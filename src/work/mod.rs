@@ -11,6 +11,7 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
         queue::{self, NewJob},
     },
     random::Random,
+    telemetry::trace,
 };
 
 /// Runs transactions; clones share the pool.
@@ -91,16 +93,19 @@ impl UnitOfWork {
         name: &'static str,
         work: impl AsyncFnOnce(&Tx) -> Result<T>,
     ) -> Result<T> {
-        let tx = Tx {
-            tx: self.db.begin(name).await?,
-            random: self.random.clone(),
-            effects: Mutex::default(),
+        let whole = async {
+            let tx = Tx {
+                tx: self.db.begin(name).await?,
+                random: self.random.clone(),
+                effects: Mutex::default(),
+            };
+            let outcome = work(&tx).await;
+            if outcome.is_ok() || tx.effects.lock().keeps_refused {
+                self.commit(tx).await?;
+            }
+            outcome
         };
-        let outcome = work(&tx).await;
-        if outcome.is_ok() || tx.effects.lock().keeps_refused {
-            self.commit(tx).await?;
-        }
-        outcome
+        whole.instrument(trace::of_part(name, "client")).await
     }
 
     async fn commit(&self, Tx { tx, effects, .. }: Tx) -> Result<()> {

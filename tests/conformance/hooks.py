@@ -27,6 +27,10 @@ DESTRUCTIVE = {
 }
 
 
+# What the other calls need. Schemathesis repeats ids that it has seen in answers, so a destructive call may name it.
+NEEDED = {value for values in WORLD["ids"].values() for value in values}
+
+
 def known(name, is_destructive):
     values = WORLD["spare" if is_destructive else "ids"].get(name)
     return CHANCE.choice(values) if values and CHANCE.random() < KNOWN_SHARE else None
@@ -43,14 +47,21 @@ def with_known_ids(value, is_destructive):
     return value
 
 
+def unlike(value):
+    """An id of the same form that nothing has."""
+    return value[:-4] + "".join(CHANCE.choice("0123456789") for _ in range(4))
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     operation = (case.operation.method.upper(), case.operation.path)
     is_destructive = operation in DESTRUCTIVE
-    for name in case.path_parameters or {}:
+    for name, generated in (case.path_parameters or {}).items():
         value = known(name, is_destructive)
         if value:
             case.path_parameters[name] = value
+        elif is_destructive and str(generated) in NEEDED:
+            case.path_parameters[name] = unlike(generated)
     if case.query and "wait" in case.query:
         case.query["wait"] = MAX_WAIT_SECONDS
     if isinstance(case.body, (dict, list)):

@@ -3,6 +3,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from types import SimpleNamespace
@@ -64,10 +65,28 @@ def cluster():
     described = json.loads(file.read_text())
     environment = pathlib.Path(f"/proc/{described['nodes'][0]['pid']}/environ").read_bytes().split(b"\0")
     of_node = dict(entry.decode().split("=", 1) for entry in environment if b"=" in entry)
-    yield SimpleNamespace(**described, serving_url=of_node["DATABASE_URL"], folder=folder)
+    yield SimpleNamespace(**described, serving_url=of_node["DATABASE_URL"], environment=of_node, folder=folder)
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=60)
     subprocess.run([TARGET / "devcluster", "--dir", folder, "clean"], check=True, capture_output=True)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def until_it_listens(process, port):
+    """Waits until a server has opened its port."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server has ended"
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the server does not listen")
 
 
 @pytest.fixture(scope="session")

@@ -199,6 +199,23 @@ async def test_a_person_goes_back_to_no_old_epoch(cluster: DevCluster, ada: Test
     await bob.client.close()
 
 
+async def test_a_secret_whose_event_was_dropped_is_read_when_it_is_needed(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, victim) as (agent, _),
+    ):
+        attacker.on_frame = lambda f: () if f.get("event") == "key.rotated" else (f,)
+        conversation = await ada.client.open_agent(agent.agent_id)
+        for text in ("in the first", "in the second"):
+            await conversation.rotate()
+            answer = await answer_to(ada, lambda: conversation.send(text))
+            assert answer.text == f"You said: {text}"
+    assert not victim.faults
+
+
 async def test_what_a_revoked_device_seals_is_handled_no_more(
     cluster: DevCluster, ada: TestUser
 ) -> None:

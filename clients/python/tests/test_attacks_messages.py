@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from attacker import (
     flipped,
     is_message,
 )
-from live import collect, from_agent, running, texts, until
+from live import ROOT, collect, from_agent, running, texts, until
 
 from blindpipe import Agent, Context
 from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent
@@ -291,3 +293,14 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
     assert not [event for event in events if isinstance(event, DeltaEvent)]
     said = [each.text for each in events if isinstance(each, MessageEvent) and from_agent(each)]
     assert said == ["one two three", "that was all"]
+
+
+def test_the_table_of_attacks_names_tests_that_are_there() -> None:
+    """`docs/encryption.md` names a test per attack; an ellipsis stands for the end of a name."""
+    text = (ROOT / "docs/encryption.md").read_text()
+    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_attacks_*.py"))
+    named = set(re.findall(r"`(test_\w+…?)`", text))
+    assert len(named) >= 20
+    for name in named:
+        begins = name.removesuffix("…") if name.endswith("…") else f"{name}("
+        assert f"def {begins}" in here, name

@@ -20,7 +20,7 @@ from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster
 from blindpipe.transport.http import Call, Http, RawAnswer
 
-CRASHES = int(os.environ.get("CRASHES", 60))
+CRASHES = int(os.environ.get("CRASHES", 40))
 """`CRASHES=1000` for the long form."""
 LANES = 4
 

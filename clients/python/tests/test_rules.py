@@ -236,10 +236,16 @@ async def test_a_token_that_is_replaced_stops_the_agent(cluster: DevCluster, ada
         codes.append(code)
 
     ready = asyncio.Event()
-    hooks: Any = {"disconnected": disconnected, "caught_up": ready.set}
+    connected = asyncio.Event()
+    hooks: Any = {
+        "connected": connected.set,
+        "caught_up": ready.set,
+        "disconnected": disconnected,
+    }
     agent = Agent(replace(options, hooks=hooks))
     served = asyncio.create_task(agent.serve())
     await ready.wait()
+    assert connected.is_set()
     path = f"/agents/{options.agent_id}/token/regenerate"
     await ada.client.account.http.data(Call("POST", path, body={"emergency": True}))
     with pytest.raises(Closed) as closed:

@@ -63,7 +63,9 @@ async function crypto() {
   };
   const wrapped = await e2ee.sealWrap(wrap);
   await rate("envelopes sealed", () => e2ee.seal(input));
-  await rate("envelopes opened", () => e2ee.open({ envelope, place, conversation, sender, ...given }));
+  await rate("envelopes opened", () =>
+    e2ee.open({ envelope, place, conversation, sender, ...given }),
+  );
   await rate("wraps sealed", () => e2ee.sealWrap(wrap));
   await rate("wraps opened", () => e2ee.openWrap(wrapped, conversation, 1, sender, recipient));
 }
@@ -94,9 +96,11 @@ async function handle(options, count) {
   const { user, system } = process.cpuUsage(busy);
   const seconds = (performance.now() - start) / 1000;
   console.log(
-    `${handled} events of a backlog in ${seconds.toFixed(1)} s: ${Math.round(handled / seconds)} a second, ` +
+    `${handled} events of a backlog in ${seconds.toFixed(1)} s: ` +
+      `${Math.round(handled / seconds)} a second, ` +
       `${Math.round((user + system) / handled)} µs of processor each, ` +
-      `at most ${Math.round(peak / 2 ** 20)} MB, ${Math.round((peak - before) / 2 ** 20)} MB more than at the start`,
+      `at most ${Math.round(peak / 2 ** 20)} MB, ` +
+      `${Math.round((peak - before) / 2 ** 20)} MB more than at the start`,
   );
 }
 
@@ -110,11 +114,20 @@ async function backlog(count) {
   await new Agent(options).check();
   const start = performance.now();
   await Promise.all(people.map((person) => fill(person, options.agentId, count / PEOPLE)));
-  console.log(`${count} messages were sent in ${((performance.now() - start) / 1000).toFixed(1)} s`);
-  const self = [...process.execArgv, ...(process.env.SPEED_NODE_OPTIONS ?? "").split(" ").filter(Boolean)];
-  await run(process.execPath, [...self, fileURLToPath(import.meta.url), "--handle", String(count)], {
-    SPEED_AGENT: JSON.stringify(options),
-  });
+  console.log(
+    `${count} messages were sent in ${((performance.now() - start) / 1000).toFixed(1)} s`,
+  );
+  const self = [
+    ...process.execArgv,
+    ...(process.env.SPEED_NODE_OPTIONS ?? "").split(" ").filter(Boolean),
+  ];
+  await run(
+    process.execPath,
+    [...self, fileURLToPath(import.meta.url), "--handle", String(count)],
+    {
+      SPEED_AGENT: JSON.stringify(options),
+    },
+  );
 }
 
 function run(command, parameters, environment) {
@@ -129,12 +142,24 @@ async function withCluster(count) {
   rmSync(dir, { recursive: true, force: true });
   const server = process.env.BLINDPIPE_SERVER ? ["--server", process.env.BLINDPIPE_SERVER] : [];
   const program = process.env.BLINDPIPE_DEVCLUSTER ?? join(root, "target/debug/devcluster");
-  const parameters = ["--dir", dir, "--packages", join(root, ".dev/packages"), "--no-demo", ...server];
+  const parameters = [
+    "--dir",
+    dir,
+    "--packages",
+    join(root, ".dev/packages"),
+    "--no-demo",
+    ...server,
+  ];
   const overrides = LIMITED.map((name) => `${name}=1000000/min`).join(",");
   const env = { ...process.env, LIMIT_OVERRIDES: overrides };
   const child = spawn(program, parameters, { stdio: ["ignore", "ignore", "inherit"], env });
   try {
-    while (!existsSync(file)) await new Promise((resolve) => setTimeout(resolve, 100));
+    let ended = false;
+    child.once("exit", () => (ended = true));
+    while (!existsSync(file)) {
+      if (ended) throw new Error("the development cluster did not start");
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
     const { ca_file } = JSON.parse(readFileSync(file, "utf8"));
     const own = fileURLToPath(import.meta.url);
     await run(process.execPath, [own, "--fill", String(count)], {

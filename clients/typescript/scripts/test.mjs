@@ -25,7 +25,15 @@ const LIMITS = {
   agent_conversation_message_send: "1000/s",
 };
 /** Tests that need no server. */
-const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher", "webcrypto", "browser"]);
+const ALONE = new Set([
+  "vectors",
+  "interop",
+  "states",
+  "generated",
+  "dispatcher",
+  "webcrypto",
+  "browser",
+]);
 
 function run(command, parameters, environment) {
   const options = { stdio: "inherit", env: { ...process.env, ...environment } };
@@ -61,7 +69,12 @@ const all = readdirSync(join(here, "build/test"))
 const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
 /** A hang is a failure. */
 const timeoutMs = process.env.CRASHES ? 900_000 : 120_000;
-const options = ["--test", "--test-reporter=spec", "--test-concurrency=3", `--test-timeout=${timeoutMs}`];
+const options = [
+  "--test",
+  "--test-reporter=spec",
+  "--test-concurrency=4",
+  `--test-timeout=${timeoutMs}`,
+];
 /** It kills a node that all use. */
 const LAST = "node-death";
 

@@ -1,4 +1,4 @@
-/** Errors of the service. `generated/errors.ts` has a class per code; nobody needs to parse text. */
+/** Errors of the service. A class per code is generated, so that nobody needs to parse text. */
 
 /** The parts of an error of the service. */
 export interface ErrorDetails {

@@ -6,7 +6,7 @@
 export * from "./client/client.js";
 export * from "./client/account.js";
 export * from "./client/conversation.js";
-export type { DeviceKeys } from "./client/devices.js";
+export type { CreateOptions, DeviceKeys } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
 export type { ClientEvent } from "./client/events.js";
 export type { ConsentStore } from "./client/tool-requests.js";

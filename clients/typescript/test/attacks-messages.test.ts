@@ -5,7 +5,15 @@ import { after, before, test } from "node:test";
 import type { ClientEvent } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { again, attackedAgent, attackedPerson, changed, flipped, isMessage, shown } from "./attacks.js";
+import {
+  again,
+  attackedAgent,
+  attackedPerson,
+  changed,
+  flipped,
+  isMessage,
+  shown,
+} from "./attacks.js";
 import type { Proxy, Value } from "./proxy.js";
 import { collect, fromAgent, texts, until } from "./support.js";
 
@@ -22,7 +30,7 @@ after(() => cluster?.stop());
 
 type Change = (message: Value, other: string, user: string) => object;
 
-/** Changes of a message, given another conversation's id and another member's; with their reasons. */
+/** Changes of a message, given the ids of another conversation and member; their reasons. */
 const CHANGES: readonly [name: string, change: Change, reason: string][] = [
   ["its ciphertext", ({ payload }) => ({ payload: flipped(payload) }), "bad_ciphertext"],
   ["its sender", ({ sender }, _, id) => ({ sender: { ...sender, id } }), "bad_ciphertext"],
@@ -158,7 +166,7 @@ test("a message that is held back too long is stale; another time is shown", asy
   });
 });
 
-test("messages in another order are each handled once, and each names what it answers", async () => {
+test("messages in another order are each handled once; answers name their message", async () => {
   await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
     const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
     await conversation.send("zero");
@@ -213,6 +221,28 @@ test("an earlier message of somebody else, told as the agent's own, is no succes
   );
 });
 
+test("a file that is altered, cut or exchanged gives out nothing", async () => {
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const user_id = user.client.account.userId;
+    const conversation = await ada.client.open({ type: "direct", user_id });
+    const bytes = new TextEncoder().encode("x".repeat(100_000));
+    await conversation.sendFile({ name: "plan.txt", contentType: "text/plain", bytes });
+    const theirs = user.client.conversation(conversation.id);
+    const { value: message } = await theirs.history().next();
+    const content = message!.opened!.content;
+    assert.deepEqual(new Uint8Array(await theirs.downloadFile(content)), bytes);
+    const changes: readonly ((file: Uint8Array) => Uint8Array)[] = [
+      (file) => file.map((byte, i) => (i === 70_000 ? byte ^ 1 : byte)),
+      (file) => file.slice(0, 65_536 + 20 + 16),
+      () => new Uint8Array(0),
+    ];
+    for (const change of changes) {
+      proxy.onBytes = ({ path }, file) => (path.startsWith("/objects/") ? change(file) : file);
+      await assert.rejects(theirs.downloadFile(content), { name: "DecryptError" });
+    }
+  });
+});
+
 test("pieces of a stream are shown in their places or not at all", async () => {
   await attackedAgent(
     cluster,
@@ -229,7 +259,14 @@ test("pieces of a stream are shown in their places or not at all", async () => {
           if (deltas.length === 1) return [];
           if (deltas.length > 2) return [{ ...frame, n: frame.n + 1 }];
           const bent = { ...second, data: flipped({ ciphertext: second.data }).ciphertext };
-          return [bent, second, first, second, { ...second, n: 7 }, { ...second, stream_id: newUlid() }];
+          return [
+            bent,
+            second,
+            first,
+            second,
+            { ...second, n: 7 },
+            { ...second, stream_id: newUlid() },
+          ];
         };
         const isDone = (all: ClientEvent[]): boolean =>
           all.some(fromAgent) && all.some((event) => event.type === "event");

@@ -29,8 +29,9 @@ export async function attackedAgent(
   during: (attack: { proxy: Proxy; victim: Victim; options: AgentOptions }) => Promise<void>,
   changes: Partial<AgentOptions> = {},
   prepare: (agent: Agent) => void = () => {},
+  manifest?: object,
 ): Promise<void> {
-  const made = await cluster.agent("victim", owner.client);
+  const made = await cluster.agent("victim", owner.client, manifest);
   const proxy = await Proxy.start(made.url);
   const victim = new Victim();
   const options = { ...made, url: proxy.url, hooks: victim.hooks, retryDelays: [], ...changes };

@@ -35,13 +35,16 @@ for (const name of ["vectors", "states"]) {
   });
 }
 
-test("keys stay in IndexedDB, unreadable for scripts, and seal what Node opens", { skip }, async () => {
-  const userId = e2ee.newUlid();
-  const conversation = e2ee.newUlid();
-  const node = await e2ee.importKeys(e2ee.generatePrivateKeys());
-  const secret = e2ee.newSecret();
-  const place = { kind: e2ee.Kind.message, clientMessageId: e2ee.newUlid() };
-  const sealed = await browser.evaluate<Record<string, string>>(`(async () => {
+test(
+  "keys stay in IndexedDB, unreadable for scripts, and seal what Node opens",
+  { skip },
+  async () => {
+    const userId = e2ee.newUlid();
+    const conversation = e2ee.newUlid();
+    const node = await e2ee.importKeys(e2ee.generatePrivateKeys());
+    const secret = e2ee.newSecret();
+    const place = { kind: e2ee.Kind.message, clientMessageId: e2ee.newUlid() };
+    const sealed = await browser.evaluate<Record<string, string>>(`(async () => {
     const e2ee = await import("@blindpipe/client/e2ee");
     const within = (request) => new Promise((resolve, reject) => {
       request.onsuccess = () => resolve(request.result);
@@ -58,7 +61,8 @@ test("keys stay in IndexedDB, unreadable for scripts, and seal what Node opens",
       if (isRead || key.extractable) throw new Error("a script has read a private key");
     }
     const conversation = e2ee.idBytes("${conversation}");
-    const secret = await e2ee.EpochSecret.ofEpoch(e2ee.fromHex("${e2ee.hex(secret)}"), conversation, 1);
+    const raw = e2ee.fromHex("${e2ee.hex(secret)}");
+    const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, 1);
     const sender = { type: "user", id: "${userId}" };
     const envelope = await e2ee.seal({
       secret, sender, keys,
@@ -72,30 +76,36 @@ test("keys stay in IndexedDB, unreadable for scripts, and seal what Node opens",
       signingPublicKey: e2ee.base64(keys.signingPublicKey),
     };
   })()`);
-  const held = await e2ee.EpochSecret.ofEpoch(secret, e2ee.idBytes(conversation), 1);
-  const opened = await e2ee.open({
-    envelope: e2ee.fromBase64(sealed["envelope"]!),
-    place,
-    conversation: e2ee.idBytes(conversation),
-    sender: { type: "user", id: userId },
-    secret: () => held,
-    senderKeys: () => ({
-      publicKey: e2ee.fromBase64(sealed["publicKey"]!),
-      signingPublicKey: e2ee.fromBase64(sealed["signingPublicKey"]!),
-    }),
-  });
-  assert.equal(opened.content["text"], "from a browser");
+    const held = await e2ee.EpochSecret.ofEpoch(secret, e2ee.idBytes(conversation), 1);
+    const opened = await e2ee.open({
+      envelope: e2ee.fromBase64(sealed["envelope"]!),
+      place,
+      conversation: e2ee.idBytes(conversation),
+      sender: { type: "user", id: userId },
+      secret: () => held,
+      senderKeys: () => ({
+        publicKey: e2ee.fromBase64(sealed["publicKey"]!),
+        signingPublicKey: e2ee.fromBase64(sealed["signingPublicKey"]!),
+      }),
+    });
+    assert.equal(opened.content["text"], "from a browser");
 
-  // And back: Node seals, the browser opens.
-  const sender = { type: "agent", id: e2ee.newUlid() } as const;
-  const content = { type: "text", text: "from Node" };
-  const envelope = await e2ee.seal({
-    secret: held, sender, place, keys: node, content, time: Date.now(),
-  });
-  const text = await browser.evaluate<string>(`(async () => {
+    // And back: Node seals, the browser opens.
+    const sender = { type: "agent", id: e2ee.newUlid() } as const;
+    const content = { type: "text", text: "from Node" };
+    const envelope = await e2ee.seal({
+      secret: held,
+      sender,
+      place,
+      keys: node,
+      content,
+      time: Date.now(),
+    });
+    const text = await browser.evaluate<string>(`(async () => {
     const e2ee = await import("@blindpipe/client/e2ee");
     const conversation = e2ee.idBytes("${conversation}");
-    const secret = await e2ee.EpochSecret.ofEpoch(e2ee.fromHex("${e2ee.hex(secret)}"), conversation, 1);
+    const raw = e2ee.fromHex("${e2ee.hex(secret)}");
+    const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, 1);
     const opened = await e2ee.open({
       envelope: e2ee.fromBase64("${e2ee.base64(envelope)}"),
       place: ${JSON.stringify(place)},
@@ -109,5 +119,6 @@ test("keys stay in IndexedDB, unreadable for scripts, and seal what Node opens",
     });
     return opened.content.text;
   })()`);
-  assert.equal(text, "from Node");
-});
+    assert.equal(text, "from Node");
+  },
+);

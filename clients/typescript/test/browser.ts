@@ -55,7 +55,7 @@ const SHIMS: Readonly<Record<string, string>> = {
       ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) : value;
     function assert(value, text = "not true") { if (!value) throw new Error(text); }
     assert.equal = (one, other, text = "") => {
-      if (!Object.is(one, other)) throw new Error(text + ": " + String(one) + " is not " + String(other));
+      if (!Object.is(one, other)) throw new Error(text + ": " + one + " is not " + other);
     };
     assert.deepEqual = (one, other, text = "") => assert.equal(plain(one), plain(other), text);
     const fits = (error, wanted) => {
@@ -90,7 +90,8 @@ function serve(): Promise<Server> {
     const type = path === "/" ? "text/html" : (TYPES[extname(path)] ?? "text/plain");
     response.setHeader("content-type", `${type}; charset=utf-8`);
     const file = join(path.startsWith("/vectors/") ? join(PACKAGE, "..") : PACKAGE, path);
-    const body = path === "/" ? PAGE : (SHIMS[path] ?? (existsSync(file) ? readFileSync(file) : null));
+    const body =
+      path === "/" ? PAGE : (SHIMS[path] ?? (existsSync(file) ? readFileSync(file) : null));
     response.statusCode = body === null ? 404 : 200;
     response.end(body ?? "");
   });
@@ -184,20 +185,29 @@ async function launch(
 ): Promise<{ child: ChildProcess; address: string }> {
   const isFetched = program.startsWith(FETCHED);
   const fonts = join(folder, "fonts.conf");
-  const dirs = [join(FETCHED, "usr/share/fonts"), "/usr/share/fonts"].map((dir) => `<dir>${dir}</dir>`);
+  const dirs = [join(FETCHED, "usr/share/fonts"), "/usr/share/fonts"].map(
+    (dir) => `<dir>${dir}</dir>`,
+  );
   writeFileSync(fonts, `<fontconfig>${dirs.join("")}<cachedir>${folder}</cachedir></fontconfig>`);
   const libraries = isFetched ? foldersWithin(join(FETCHED, "usr/lib")) : [];
   const env = { ...process.env, HOME: folder, FONTCONFIG_FILE: fonts };
   if (isFetched) Object.assign(env, { LD_LIBRARY_PATH: libraries.join(":") });
   const own = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
-  const rest = ["--no-proxy-server", "--remote-debugging-port=0", `--user-data-dir=${folder}/profile`];
+  const rest = [
+    "--no-proxy-server",
+    "--remote-debugging-port=0",
+    `--user-data-dir=${folder}/profile`,
+  ];
   const child = spawn(program, [...own, ...rest, "about:blank"], {
     stdio: ["ignore", "ignore", "pipe"],
     env,
   });
   let said = "";
   const address = new Promise<string>((resolve, reject) => {
-    const timer = setTimeout(() => reject(new Error(`the browser did not start: ${said}`)), START_TIMEOUT_MS);
+    const timer = setTimeout(
+      () => reject(new Error(`the browser did not start: ${said}`)),
+      START_TIMEOUT_MS,
+    );
     child.once("exit", () => reject(new Error(`the browser has ended: ${said}`)));
     child.stderr!.on("data", (data) => {
       said += String(data);

@@ -121,12 +121,14 @@ test("a device that is revoked gets no secret of what follows, at once", async (
 
 test("a device goes on with what it kept", async () => {
   const bob = await cluster.user("bob");
-  const eve = await cluster.user("eve", { deviceId: "tablet" });
+  let learned = 0;
+  const eve = await cluster.user("eve", { deviceId: "tablet", onLearned: () => void learned++ });
   const conversation = await eve.client.open({
     type: "direct",
     user_id: bob.client.account.userId,
   });
   await conversation.send("kept");
+  assert(learned > 0, "there was something to keep");
   const { signer, opening } = eve.client.session.options;
   // As a browser's database would: keys that no script reads, pins, marks.
   const keys = structuredClone({ signer: signer!, opening });
@@ -161,10 +163,14 @@ test("a device decides by its own table and records, which outlive it", async ()
     load: async () => stored,
     save: async (state) => void (stored = structuredClone(state)),
   };
-  const tools = { send_email: { scope: "notification:send", sensitivity: "low" as const } };
+  // The server calls both tools harmless; this device's own table says what is true of one.
+  const tools = {
+    send_email: { scope: "notification:send", sensitivity: "low" as const },
+    wipe: { scope: "notification:send", sensitivity: "high" as const },
+  };
   const user = await cluster.user("uma", { tools, consents });
   const manifest = {
-    tools: [{ name: "send_email", scope: "notification:send" }],
+    tools: ["send_email", "wipe"].map((name) => ({ name, scope: "notification:send" })),
     permission_scopes: [{ scope: "notification:send", sensitivity: "low" }],
   };
   const options = await cluster.agent("sender", user.client, manifest);
@@ -172,7 +178,7 @@ test("a device decides by its own table and records, which outlive it", async ()
     if (ctx.text === "ask")
       return void (await ctx.requestGrant(["notification:send"], { reason: "mail" }));
     const { status } = await ctx.call({
-      tool: "send_email",
+      tool: ctx.text === "third" ? "wipe" : "send_email",
       scope: "notification:send",
       arguments: { text: ctx.text },
     });
@@ -190,7 +196,7 @@ test("a device decides by its own table and records, which outlive it", async ()
     const grant = await until(requested);
     assert.equal(grant.reason, "mail");
     await user.client.decideGrant(grant.grant_id, "approve");
-    for (const text of ["first", "second"]) {
+    for (const text of ["first", "second", "third"]) {
       const events = await collect(
         user,
         () => conversation.send(text),
@@ -211,9 +217,10 @@ test("a device decides by its own table and records, which outlive it", async ()
     await user.client.revokeGrant(grant.grant_id);
   });
   // The server's grant alone makes nothing run: the person approves on this device first.
-  assert.deepEqual(decisions, ["ask", "repeated", "execute", "repeated"]);
-  assert.deepEqual(mails, [{ text: "first" }, { text: "second" }]);
-  assert.equal(stored!.begun.length, 2);
+  const wanted = ["ask", "repeated", "execute", "repeated", "ask", "repeated"];
+  assert.deepEqual(decisions, wanted);
+  assert.deepEqual(mails, [{ text: "first" }, { text: "second" }, { text: "third" }]);
+  assert.equal(stored!.begun.length, 3);
 });
 
 test("an agent's link verifies its key", async () => {

@@ -17,7 +17,7 @@ before(async () => {
 
 after(() => cluster?.stop());
 
-/** The cluster's files that hold a mark: data and logs of the database, logs of nodes, objects, mails. */
+/** The cluster's files that hold a mark: database and its logs, logs of nodes, objects, mails. */
 function filesWith(mark: string): string[] {
   const folder = dirname(dirname(cluster.authority));
   try {
@@ -112,7 +112,10 @@ test("no row, log, mail, object or memory holds what a group and its agent say",
       (all) => all.some(fromAgent),
     );
     assert(events.some((event) => event.type === "delta" && event.append === mark("delta")));
-    assert.equal(events.find(fromAgent)?.opened?.content["text"], `${mark("delta")} ${mark("reply")}`);
+    assert.equal(
+      events.find(fromAgent)?.opened?.content["text"],
+      `${mark("delta")} ${mark("reply")}`,
+    );
     await collect(
       ada,
       async () => {

@@ -36,6 +36,8 @@ export class Proxy {
   onAnswer: (request: Request, answer: Answer) => Answer | undefined = () => undefined;
   /** The body that the node gets instead of a request's. */
   onRequest: (request: Request) => Value = ({ body }) => body;
+  /** Changes the bytes of an answer that is no JSON. */
+  onBytes: (request: Request, bytes: Uint8Array) => Uint8Array = (_, bytes) => bytes;
   /** Answers in the node's place. */
   before: (request: Request) => Answer | undefined = () => undefined;
   /** The frames that go to the client instead of this one. */
@@ -99,7 +101,8 @@ export class Proxy {
       : undefined;
     if (told) return write(response, told);
     response.statusCode = answer.status;
-    response.end(text);
+    if (answer.headers.get("content-type")?.includes("json")) return void response.end(text);
+    response.end(this.onBytes(request, text));
   }
 
   #join(client: WebSocket, path: string): void {

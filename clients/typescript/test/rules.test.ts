@@ -76,30 +76,38 @@ test("an id of another message is no success", async () => {
   assert.deepEqual(await texts(conversation), ["?", "clear"]);
 });
 
-test("a redelivered event says so, and the history knows the answer", async () => {
-  const options = await cluster.agent("costly", ada.client);
-  await new Agent(options).check();
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
-  await conversation.send("?");
-  const world = new MortalWorld(-1);
-  const seen: [boolean, boolean][] = [];
-  const dying = new Agent({ ...options, fetch: world.fetch, webSocket: world.webSocket });
-  dying.on("message", async (ctx) => {
-    seen.push([ctx.replayed, await ctx.answered()]);
-    await ctx.reply("expensive");
-    world.kill();
-    await world.point();
+for (const transport of ["socket", "poll"] as const) {
+  test(`by ${transport} a redelivered event says so, and the history knows the answer`, async () => {
+    const options = await cluster.agent("costly", ada.client);
+    await new Agent(options).check();
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await conversation.send("?");
+    const world = new MortalWorld(-1);
+    const seen: [boolean, boolean][] = [];
+    const dying = new Agent({ ...options, fetch: world.fetch, webSocket: world.webSocket });
+    dying.on("message", async (ctx) => {
+      seen.push([ctx.replayed, await ctx.answered()]);
+      await ctx.reply("expensive");
+      world.kill();
+      await world.point();
+    });
+    await world.run(dying);
+    const again = new Agent(options).on("message", async (ctx) => {
+      seen.push([ctx.replayed, await ctx.answered()]);
+    });
+    const during = async () => {
+      await until(() => seen.length === 2);
+      await conversation.send("and now?");
+      await until(() => seen.length === 3);
+    };
+    await running(again, during, { transport });
+    assert.deepEqual(seen, [
+      [true, false],
+      [true, true],
+      [false, false],
+    ]);
   });
-  await world.run(dying);
-  const again = new Agent(options).on("message", async (ctx) => {
-    seen.push([ctx.replayed, await ctx.answered()]);
-  });
-  await running(again, async () => void (await until(() => seen.length === 2)));
-  assert.deepEqual(seen, [
-    [true, false],
-    [true, true],
-  ]);
-});
+}
 
 test("without a socket a stream sends its end only", async () => {
   const options = await cluster.agent("quiet", ada.client);

@@ -72,7 +72,9 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
   const options = await cluster.agent("hooked", ada.client);
   const secret = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
   let failures = 1;
+  const replayed: boolean[] = [];
   const agent = new Agent(options).on("message", async (ctx) => {
+    replayed.push(ctx.replayed);
     await ctx.reply(`You said: ${ctx.text}`);
     if (failures-- > 0) throw new Error("once");
   });
@@ -96,6 +98,7 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
     for await (const message of conversation.history())
       texts.unshift(message.opened?.content["text"]);
     assert.deepEqual(texts, ["first", "You said: first", "second", "You said: second"]);
+    assert.deepEqual(replayed, [false, true, false]);
     const forged = await fetch(url, { method: "POST", body: "{}" });
     assert.equal(forged.status, 401);
   } finally {

@@ -18,6 +18,7 @@ mod files;
 mod lock;
 pub mod open_files;
 mod packages;
+pub mod pgbouncer;
 mod ports;
 mod postgres;
 mod process;
@@ -37,11 +38,12 @@ use self::{
     error::Result,
     lock::Lock,
     packages::Product,
+    pgbouncer::{PgBouncer, missing_pooler_notice},
     terminal::{notice, say},
     toolset::{Tools, Toolset},
 };
 
-/// Finds or fetches Postgres, Redis, the browser of the tests and Prometheus.
+/// Finds or fetches Postgres, Redis, and what only tests need: the browser, Prometheus, PgBouncer.
 pub fn fetch(directories: &Directories) -> Result<()> {
     let tools = Tools::obtain(directories)?;
     for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
@@ -67,6 +69,15 @@ pub fn fetch(directories: &Directories) -> Result<()> {
         }
         // Only the tests of the chart need it.
         Err(error) => say(notice("THE ALERT RULES ARE NOT TESTED", &error.to_string())),
+    }
+    match PgBouncer::obtain(directories) {
+        Ok(tools) => say(format!(
+            "PgBouncer {} in {}",
+            tools.version,
+            tools.bin.display()
+        )),
+        // Only the tests behind it need it, and they repeat this notice.
+        Err(error) => say(missing_pooler_notice(&error.to_string())),
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Find or fetch Postgres, Redis, the browser of the tests and Prometheus, and start nothing
+    /// Find or fetch Postgres, Redis, the browser of the tests, Prometheus and PgBouncer, and start nothing
     Fetch,
     /// Remove the folder and everything else that the cluster left behind
     Clean,

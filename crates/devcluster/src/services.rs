@@ -30,12 +30,13 @@ use crate::{
     error::{DevError, Result},
     files::make_folder,
     lock::Lock,
+    pgbouncer::PgBouncer,
     toolset::Tools,
 };
 pub use crate::{
     postgres::{Durability, PostgresServer, SERVING_ROLE},
     process::send_signal,
-    redis::{RedisCluster, RedisServer},
+    redis::{RedisCluster, RedisSentinels, RedisServer},
 };
 
 /// Most parallel test runs in a tree.
@@ -68,7 +69,7 @@ impl Services {
     pub fn start_in(directories: Directories, durability: Durability) -> Result<Self> {
         let (lock, folder) = match durability {
             Durability::Durable => (Lock::take(&directories.root)?, directories.data.clone()),
-            Durability::Test | Durability::Replicated => take_test_folder(&directories)?,
+            _ => take_test_folder(&directories)?,
         };
         let tools = Tools::obtain(&directories)?;
         let redis = RedisServer::start(&tools.redis, &directories.account, &folder.join("redis"))?;
@@ -94,21 +95,33 @@ impl Services {
         RedisServer::start_apart(&self.tools.redis, &self.directories.account, &folder)
     }
 
-    /// Starts another Postgres that standbys can follow. Every running server needs its own `name`.
-    pub fn another_postgres(&self, name: &str) -> Result<PostgresServer> {
+    /// Starts another Postgres. Every running server needs its own `name`.
+    pub fn another_postgres(&self, name: &str, durability: Durability) -> Result<PostgresServer> {
         let folder = self.folder.join(format!("postgres-{name}"));
         PostgresServer::start(
             &self.tools.postgres,
             &self.directories.account,
             &folder,
-            Durability::Replicated,
+            durability,
         )
+    }
+
+    /// Starts a PgBouncer before a Postgres. Every running pooler needs its own `name`.
+    pub fn pgbouncer(&self, name: &str, postgres: &PostgresServer) -> Result<PgBouncer> {
+        let folder = self.folder.join(format!("pgbouncer-{name}"));
+        PgBouncer::start(&self.directories, &folder, postgres)
     }
 
     /// Starts a Redis Cluster. Every running server needs its own `name`.
     pub fn redis_cluster(&self, name: &str) -> Result<RedisCluster> {
         let folder = self.folder.join(format!("redis-cluster-{name}"));
         RedisCluster::start(&self.tools.redis, &self.directories.account, &folder)
+    }
+
+    /// Starts a Redis with a replica and three sentinels. Every running server needs its own `name`.
+    pub fn redis_sentinels(&self, name: &str) -> Result<RedisSentinels> {
+        let folder = self.folder.join(format!("redis-sentinels-{name}"));
+        RedisSentinels::start(&self.tools.redis, &self.directories.account, &folder)
     }
 
     /// The locked folder of these instances.

@@ -127,6 +127,19 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
 {{- if and $v.objectStore.url $v.objectStore.hasSecret -}}
 {{ include "blindpipe.secretEnv" (list $v.secrets.nodes "OBJECT_STORE_SECRET") -}}
 {{- end -}}
+{{- with $v.tracing -}}
+{{- if .endpoint -}}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+- name: TRACE_SAMPLE_RATIO
+  value: {{ .sampleRatio | quote }}
+- name: TRACE_TRUST_CALLERS
+  value: {{ .trustCallers | quote }}
+{{ end -}}
+{{- end -}}
+{{- if and $v.tracing.endpoint $v.tracing.hasHeaders -}}
+{{ include "blindpipe.secretEnv" (list $v.secrets.nodes "OTEL_EXPORTER_OTLP_HEADERS") -}}
+{{- end -}}
 {{ include "blindpipe.databaseEnv" $root -}}
 {{- if eq $v.redis.mode "url" -}}
 {{ include "blindpipe.secretEnv" (list $v.secrets.nodes "REDIS_URL") -}}

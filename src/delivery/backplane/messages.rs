@@ -7,7 +7,7 @@ use blindpipe_protocol::revocation::RevocationReason;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery};
+use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery, telemetry::trace::TraceContext};
 
 /// A larger body stays in Postgres, and the hint carries only its number.
 const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
@@ -37,25 +37,39 @@ pub struct Hint {
     pub deliveries: Vec<Delivery>,
     /// The event; none if it is too large.
     pub encoded: Option<EncodedEvent>,
+    /// The trace that it is part of.
+    pub trace: Option<TraceContext>,
 }
 
 impl Hint {
-    /// Encodes as `!<node> <base64 of (principal, number)…> <encoded>`. Nodes read hints by the
-    /// million, so this is not JSON around JSON.
-    pub fn encode(from: NodeId, deliveries: &[Delivery], encoded: &EncodedEvent) -> String {
+    /// Encodes as `!<node> <base64 of (principal, number)…> <encoded>`, with `;<traceparent>`
+    /// behind the base64 if there is a trace. Nodes read hints by the million, so this is not JSON
+    /// around JSON.
+    pub fn encode(
+        from: NodeId,
+        deliveries: &[Delivery],
+        encoded: &EncodedEvent,
+        trace: Option<TraceContext>,
+    ) -> String {
         let mut bytes = Vec::with_capacity(deliveries.len() * 24);
         for Delivery { principal, seq } in deliveries {
             bytes.extend_from_slice(principal.as_bytes());
             bytes.extend_from_slice(&seq.to_be_bytes());
         }
-        format!("!{from} {} {}", BASE64.encode(bytes), carried(encoded))
+        let (inboxes, encoded) = (BASE64.encode(bytes), carried(encoded));
+        match trace {
+            Some(trace) => format!("!{from} {inboxes};{trace} {encoded}"),
+            None => format!("!{from} {inboxes} {encoded}"),
+        }
     }
 
     /// Reads the output of [`encode`](Self::encode).
     pub fn decode(text: &str) -> Option<Hint> {
         let mut parts = text.strip_prefix('!')?.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
-        let bytes = BASE64.decode(parts.next()?).ok()?;
+        let inboxes = parts.next()?;
+        let (inboxes, trace) = inboxes.split_once(';').unwrap_or((inboxes, ""));
+        let bytes = BASE64.decode(inboxes).ok()?;
         let (pairs, rest) = bytes.as_chunks::<24>();
         let deliveries = pairs.iter().map(|pair| {
             let (principal, seq) = pair.split_at(16);
@@ -71,6 +85,7 @@ impl Hint {
             from,
             deliveries: deliveries?,
             encoded,
+            trace: trace.parse().ok(),
         })
     }
 }
@@ -126,7 +141,7 @@ mod tests {
             seq: i64::try_from(n).expect("small"),
         };
         let deliveries = [of(1), of(2), of(500)];
-        let text = Hint::encode(node(), &deliveries, &encoded);
+        let text = Hint::encode(node(), &deliveries, &encoded, None);
         let hint = Hint::decode(&text).expect("a hint");
         let pairs: Vec<_> = hint
             .deliveries
@@ -137,8 +152,15 @@ mod tests {
             (hint.from, pairs, hint.encoded.as_deref()),
             (node(), vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
         );
+        assert_eq!(hint.trace, None);
+        let known = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let trace: TraceContext = known.parse().expect("a context");
+        let traced = Hint::encode(node(), &deliveries, &encoded, Some(trace));
+        let traced = Hint::decode(&traced).expect("a hint");
+        assert_eq!(traced.encoded.as_deref(), Some(&*encoded));
+        assert_eq!((traced.trace, traced.deliveries.len()), (Some(trace), 3));
         let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
-        let hint = Hint::decode(&Hint::encode(node(), &deliveries, &large)).expect("a hint");
+        let hint = Hint::decode(&Hint::encode(node(), &deliveries, &large, None)).expect("a hint");
         assert!(hint.encoded.is_none() && hint.deliveries.len() == 3);
         for junk in ["", "!", "! x", TAIL, &text[1..], &text.replace(' ', " A")] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");

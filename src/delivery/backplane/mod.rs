@@ -60,6 +60,9 @@ const MAX_MESSAGE_RECIPIENTS: usize = 1_024;
 /// A callback for every event that this node commits or receives, before its subscriptions get it.
 pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
 
+/// A callback with the events of a commit.
+type PublishedObserver = Box<dyn Fn(&[AppendedEvent]) + Send + Sync>;
+
 /// A callback with the principals concerned.
 type PrincipalsObserver = Box<dyn Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync>;
 
@@ -93,8 +96,8 @@ pub struct State {
     late_nodes: Mutex<HashSet<String>>,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
-    /// Called with the principals of events that this node has committed.
-    on_published: OnceLock<PrincipalsObserver>,
+    /// Called with the events that this node has committed.
+    on_published: OnceLock<PublishedObserver>,
     /// Called with the agents whose webhooks another node has woken.
     on_webhooks_woken: OnceLock<PrincipalsObserver>,
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
@@ -226,11 +229,8 @@ impl Backplane {
         &self.hub
     }
 
-    /// Sets the callback for principals that got an event from this node.
-    pub fn on_published(
-        &self,
-        tell: impl Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync + 'static,
-    ) {
+    /// Sets the callback for events that this node has published.
+    pub fn on_published(&self, tell: impl Fn(&[AppendedEvent]) + Send + Sync + 'static) {
         self.state.on_published.set(Box::new(tell)).ok();
     }
 
@@ -263,8 +263,7 @@ impl Backplane {
         }
         wakeups.wake();
         if let Some(tell) = self.state.on_published.get() {
-            let deliveries = events.iter().flat_map(|event| &event.deliveries);
-            tell(&mut deliveries.map(|delivery| delivery.principal));
+            tell(events);
         }
         for event in events {
             for some in event.deliveries.chunks(MAX_MESSAGE_RECIPIENTS) {
@@ -272,6 +271,7 @@ impl Backplane {
                 let hint = Content::Hint {
                     deliveries,
                     encoded,
+                    trace: event.trace,
                 };
                 self.enqueue(Urgency::Hint, hint);
             }

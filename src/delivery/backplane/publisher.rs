@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::worker::MAX_BATCH_MESSAGES;
 use crate::{
     delivery::ephemeral::EphemeralEvent, events::EncodedEvent, ids::NodeId, inbox::Delivery,
-    metrics,
+    metrics, telemetry::trace::TraceContext,
 };
 
 /// Control messages that may wait; they go first.
@@ -30,6 +30,7 @@ pub(super) enum Content {
     Hint {
         deliveries: Vec<Delivery>,
         encoded: EncodedEvent,
+        trace: Option<TraceContext>,
     },
     /// An ephemeral event, for the nodes that serve one of these principals.
     Ephemeral {

@@ -18,6 +18,7 @@ use crate::{
     events::EncodedEvent,
     metrics,
     redis::keys,
+    telemetry::trace,
 };
 
 impl<P: PubSub> PubSubWorker<P> {
@@ -96,6 +97,7 @@ impl<P: PubSub> PubSubWorker<P> {
         // This node's subscriptions got the event before it was published.
         if hint.from != self.node {
             metrics::hints("received", 1);
+            let _span = trace::of_follower("hint", "deliver", "consumer", hint.trace).entered();
             self.observe(hint.encoded.as_ref());
             self.hub
                 .deliver(&hint.deliveries, hint.encoded.as_ref(), wakeups);

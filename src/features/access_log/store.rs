@@ -36,7 +36,9 @@ with chain as materialized (
     select m.conversation_id, ulid_floor(m.joined_at) from member m join conversation c using (conversation_id)
     where m.principal_id = $1 and c.kind = 'group' and ($3::uuid is null or m.conversation_id = $3)
 )
-select newest.* from chain cross join lateral (
+select newest.access_id, newest.agent_id, newest.conversation_id, newest.kind, newest.items,
+    newest.from_seq, newest.to_seq, newest.at, newest.seq, newest.hash
+from chain cross join lateral (
     select * from access_log l
     where l.subject_id = chain.subject_id and l.access_id < $4 and l.access_id >= greatest(chain.since, $5::uuid)
         and ($3::uuid is null or l.conversation_id = $3) and $2::uuid is null
@@ -53,7 +55,9 @@ with chain as materialized (
     select m.conversation_id, ulid_floor(m.joined_at) from member m join conversation c using (conversation_id)
     where m.principal_id = $1 and c.kind = 'group' and ($3::uuid is null or m.conversation_id = $3)
 )
-select newest.* from chain cross join lateral (
+select newest.access_id, newest.agent_id, newest.conversation_id, newest.kind, newest.items,
+    newest.from_seq, newest.to_seq, newest.at, newest.seq, newest.hash
+from chain cross join lateral (
     select * from access_log l
     where l.subject_id = chain.subject_id and l.agent_id = $2::uuid and l.access_id < $4
         and l.access_id >= greatest(chain.since, $5::uuid) and ($3::uuid is null or l.conversation_id = $3)

@@ -158,8 +158,15 @@ pub async fn register(
     registered.await
 }
 
-/// The error of a refused code, if any. The caller must commit the counted try all the same.
+/// Counts a try of a code. Returns the error of a refused one, if any. The caller must commit the
+/// counted try all the same.
 fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
+    metrics::code_tried(match &checked {
+        CodeCheck::Right => "right",
+        CodeCheck::Wrong => "wrong",
+        CodeCheck::NeedsHuman => "needs_human",
+        CodeCheck::TooMany(_) => "too_many",
+    });
     match checked {
         CodeCheck::Right => None,
         CodeCheck::Wrong => Some(Code::CodeInvalid.into()),

@@ -48,6 +48,7 @@ pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
     AppendedEvent {
         encoded: message.encoded(),
         deliveries: stored.deliveries,
+        trace: send.trace,
     }
 }
 

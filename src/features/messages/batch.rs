@@ -9,6 +9,7 @@ use super::{SendRequest, Sent};
 use crate::{
     error::Result,
     ids::{ConversationId, MessageId, Principal},
+    telemetry::trace::TraceContext,
 };
 
 /// The most messages of one transaction.
@@ -21,6 +22,8 @@ pub struct PendingSend {
     pub id: MessageId,
     pub request: SendRequest,
     pub answer: oneshot::Sender<Result<Sent>>,
+    /// The trace that it is part of.
+    pub trace: Option<TraceContext>,
     /// The number of batches that have left it undecided.
     pub attempts: u32,
     /// Its share of the memory for waiting sends.
@@ -148,6 +151,7 @@ mod tests {
             id: MessageId(Uuid::nil()),
             request,
             answer: kept_open(),
+            trace: None,
             attempts: 0,
             queued_bytes: None,
         }

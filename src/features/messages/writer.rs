@@ -9,6 +9,7 @@ use std::{
 
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::{
     SendRequest, Sent, answer,
@@ -25,6 +26,7 @@ use crate::{
     metrics,
     random::Random,
     supervisor,
+    telemetry::trace::{self, TraceContext},
 };
 
 /// The length of one shard's queue. A full queue refuses sends with 503.
@@ -89,7 +91,10 @@ impl MessageWriter {
     /// Stores and publishes a message, if its sender may send it. Returns once it is durable.
     pub async fn send(&self, request: SendRequest) -> Result<Sent> {
         let credential = request.credential;
-        let outcome = match tokio::time::timeout(SEND_TIMEOUT, self.enqueue(request)?).await {
+        let span = trace::of_part("messages.send", "internal");
+        let answered = self.enqueue(request, TraceContext::of(&span))?;
+        let answered = tokio::time::timeout(SEND_TIMEOUT, answered).instrument(span);
+        let outcome = match answered.await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Error::unavailable("the writer's shard is gone")),
             Err(_) => Err(Error::unavailable("no commit in time")),
@@ -108,7 +113,11 @@ impl MessageWriter {
     }
 
     /// Puts a send into the queue of its conversation's shard.
-    fn enqueue(&self, request: SendRequest) -> Result<oneshot::Receiver<Result<Sent>>> {
+    fn enqueue(
+        &self,
+        request: SendRequest,
+        trace: Option<TraceContext>,
+    ) -> Result<oneshot::Receiver<Result<Sent>>> {
         let bytes = u32::try_from(request.draft.payload.len()).unwrap_or(u32::MAX);
         let Ok(permit) = self.capacity.clone().try_acquire_many_owned(bytes) else {
             return Err(Error::unavailable("the waiting sends take too much memory"));
@@ -120,6 +129,7 @@ impl MessageWriter {
             id: MessageId::generate(&self.random),
             request,
             answer,
+            trace,
             attempts: 0,
             queued_bytes: Some(permit),
         };

@@ -1,16 +1,18 @@
 //! `blindpipe doctor`, with parts that are good and parts that are not.
 
-use std::{process::Command, sync::Arc};
+use std::{process::Command, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::db::migrate;
+use devcluster::services::SERVING_ROLE;
 use fred::{
     interfaces::ClientLike,
     types::{ClusterHash, CustomCommand},
 };
 
 use crate::support::{
-    S3Server, SMTP_PASSWORD, Secrecy, SmtpServer, World, empty_database, free_port, h2::Tls,
-    private_redis, redis_client, serving, ulid,
+    S3Server, SMTP_PASSWORD, Secrecy, SmtpServer, World, connect, empty_database,
+    followed_postgres, free_port, h2::Tls, private_redis, redis_client, serving, ulid,
 };
 
 /// Settings in which nothing is wrong.
@@ -140,6 +142,35 @@ async fn faults_of_postgres_are_found() {
         "postgres.connections",
     )
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_found_and_is_none_after_its_promotion() {
+    let [primary, standby] = followed_postgres("doctor").await;
+    migrate::run_at(&primary.url()).await.expect("migrated");
+    let granted = migrate::grant_at(&primary.url(), SERVING_ROLE).await;
+    granted.expect("granted");
+    let caught_up = "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn";
+    let head = connect(&primary.url()).await;
+    let head = head
+        .query_one("select pg_current_wal_lsn()::text", &[])
+        .await;
+    let head: String = head.expect("a position").get(0);
+    let behind = connect(&standby.url()).await;
+    while !behind
+        .query_one(caught_up, &[&head])
+        .await
+        .expect("an answer")
+        .get::<_, bool>(0)
+    {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let world = World::new(&[]).await;
+    let url = standby.serving_url();
+    finds(&world, &[("DATABASE_URL", &url)], "postgres.primary").await;
+    standby.promote().expect("promoted");
+    let (code, said) = examine(&world, &[("DATABASE_URL", &url)]).await;
+    assert_eq!(code, 0, "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -151,7 +151,7 @@ fn a_process_that_panics() {
     let Ok(secret) = std::env::var(PANICS) else {
         return;
     };
-    telemetry::start("info");
+    telemetry::start("info", None);
     telemetry::log_panics();
     let panics: [fn(&str); 2] = [|_| panic!("a literal"), |secret| panic!("about {secret}")];
     for panic in panics {

@@ -57,6 +57,7 @@ begin
                 when c.type like '%[]' then format('array[%s]::%s',
                     case c.type when 'uuid[]' then 'md5(n::text)::uuid' when 'text[]' then 'n::text'
                         when 'bigint[]' then 'n' else 'app_now()' end, c.type)
+                when c.type = 'jsonb' then quote_literal('{}') || '::jsonb'
                 when c.type = 'int8multirange' then quote_literal('{}') || '::int8multirange'
             end;
             if not c.attnotnull then

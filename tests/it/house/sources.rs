@@ -173,7 +173,7 @@ fn uses(line: &str, path: &str) -> bool {
 
 /// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
 /// reason).
-const OTHER_TASKS: [(&str, &str, &str); 9] = [
+const OTHER_TASKS: [(&str, &str, &str); 11] = [
     (
         "src/db/pool.rs",
         "tokio::spawn(link)",
@@ -195,13 +195,23 @@ const OTHER_TASKS: [(&str, &str, &str); 9] = [
         "deletes some files for a caller that waits",
     ),
     (
+        "src/telemetry/export.rs",
+        "runtime.spawn(async",
+        "a call to the collector, for a thread that waits",
+    ),
+    (
+        "src/telemetry/export.rs",
+        "tokio::task::spawn_blocking(",
+        "the end of the export, for a caller that waits",
+    ),
+    (
         "src/auth/secret.rs",
         ".spawn(work)",
         "threads that catch the panic of each job",
     ),
     (
         "src/jobs/worker.rs",
-        "tasks.spawn(self.clone().attempt(",
+        "tasks.spawn(attempt.instrument(",
         "a job, which runs again after its lease",
     ),
     (

@@ -27,7 +27,9 @@ use chrono::TimeDelta;
 use devcluster::services::RedisServer;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{db, private_redis, redis_client, redis_link, services, spawn, ulid};
+use crate::support::{
+    chosen_redis, db, private_redis, redis_client, redis_link, services, spawn, ulid,
+};
 
 /// A rule of a decision.
 struct Record {
@@ -235,7 +237,7 @@ async fn no_window_is_over_and_no_denial_false_with_clocks_five_minutes_apart() 
     let n = 10_000 * scale();
     // At full speed it would starve the tests beside it.
     let pause = Duration::from_millis(if scale() == 1 { 10 } else { 0 });
-    let url = services().redis.url();
+    let url = chosen_redis().await;
     let (mut records, mut took) = (Vec::new(), Duration::ZERO);
     // Where the machine is so busy that Redis is late, nodes decide by their shares, which is
     // another test's matter.
@@ -285,7 +287,7 @@ async fn the_checker_sees_a_limiter_that_goes_by_the_nodes_clocks() {
         clock
     });
     let records = record(
-        &services().redis.url(),
+        &chosen_redis().await,
         clocks,
         3_000,
         Duration::from_millis(10),
@@ -301,7 +303,7 @@ async fn the_checker_sees_a_limiter_that_is_off_by_one() {
         ("agent_message_send=6/s", true, false),
         ("agent_message_send=4/s", false, true),
     ] {
-        let (url, overrides) = (services().redis.url(), planted.parse().expect("overrides"));
+        let (url, overrides) = (chosen_redis().await, planted.parse().expect("overrides"));
         let records = record_by(&overrides, &url, clocks(), 3_000, Duration::from_millis(10)).await;
         let faults = check(&records);
         assert_eq!(

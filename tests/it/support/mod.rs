@@ -8,6 +8,7 @@ mod authority;
 mod behaviour;
 mod browser;
 mod client;
+mod collector;
 mod devtools;
 mod faulty_receiver;
 pub mod h2;
@@ -33,17 +34,20 @@ pub use self::{
     behaviour::Behaviour,
     browser::browser,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
+    collector::{Collector, ExportedSpan},
     devtools::DevTools,
     faulty_receiver::FaultyReceiver,
     hostile::{channel_to, directory_entry, forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{Ended, ProcessNode, free_port},
-    proxy::{Held, Proxy, late, without_options},
+    proxy::{Held, Proxy, late},
     receiver::{Call, Receiver, Reply},
     s3::S3Server,
     services::{
-        blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
+        blocked, chosen_redis, connect, crowd, db, empty_database, followed_postgres,
+        give_role_timeouts, pgbouncer, private_redis, psql, redis_client, redis_cluster,
+        redis_link, redis_sentinels, services, serving, spawn, synchronous_postgres, through,
+        waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
@@ -12,6 +13,9 @@ use super::{
     secrets,
     world::{TestNode, World},
 };
+
+/// The program of this build.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_blindpipe");
 
 pub struct ProcessNode {
     child: Child,
@@ -83,10 +87,25 @@ impl ProcessNode {
         Self::launch(world, "serve", own).await
     }
 
+    /// Starts a node of another build, if there is one, or else of this build.
+    pub async fn start_build(world: &World, program: Option<&Path>) -> Self {
+        let program = program.unwrap_or(Path::new(PROGRAM));
+        Self::launch_program(program, world, "serve", &[]).await
+    }
+
     async fn launch(world: &World, command: &str, own: &[(&str, &str)]) -> Self {
+        Self::launch_program(Path::new(PROGRAM), world, command, own).await
+    }
+
+    async fn launch_program(
+        program: &Path,
+        world: &World,
+        command: &str,
+        own: &[(&str, &str)],
+    ) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
-        let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
+        let child = Command::new(program)
             .arg(command)
             .env_clear()
             .envs(world.environment())

@@ -1,6 +1,7 @@
 //! A Postgres and a Redis for the whole test process, and a template database to copy from.
 
 use std::{
+    io::Write,
     path::Path,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -12,7 +13,11 @@ use blindpipe::{
 };
 use devcluster::{
     DevError, open_files,
-    services::{Durability, PostgresServer, RedisCluster, RedisServer, SERVING_ROLE, Services},
+    pgbouncer::{PgBouncer, missing_pooler_notice},
+    services::{
+        Durability, PostgresServer, RedisCluster, RedisSentinels, RedisServer, SERVING_ROLE,
+        Services,
+    },
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -62,13 +67,125 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
 /// A Postgres that a test may lose, and its standby.
 pub async fn followed_postgres(name: &'static str) -> [PostgresServer; 2] {
     tokio::task::spawn_blocking(move || {
-        let first = services().another_postgres(name)?;
+        let first = services().another_postgres(name, Durability::Replicated)?;
         let second = first.standby()?;
         Ok::<_, DevError>([first, second])
     })
     .await
     .expect("no panic")
     .expect("two more Postgres")
+}
+
+/// A Postgres with the schema whose every commit waits for its standby.
+pub async fn synchronous_postgres(name: &'static str) -> [PostgresServer; 2] {
+    let [first, second] = tokio::task::spawn_blocking(move || {
+        let first = services().another_postgres(name, Durability::Synchronous)?;
+        let second = first.standby()?;
+        Ok::<_, DevError>([first, second])
+    })
+    .await
+    .expect("no panic")
+    .expect("two more Postgres");
+    migrate::run_at(&first.url()).await.expect("migrated");
+    migrate::grant_at(&first.url(), SERVING_ROLE)
+        .await
+        .expect("granted");
+    let admin = connect(&first.admin_url()).await;
+    for sql in [
+        "alter system set synchronous_standby_names = '*'",
+        "select pg_reload_conf()",
+    ] {
+        admin.batch_execute(sql).await.expect("set");
+    }
+    let sql = "select count(*) from pg_stat_replication where sync_state = 'sync'";
+    let since = Instant::now();
+    while admin
+        .query_one(sql, &[])
+        .await
+        .expect("a count")
+        .get::<_, i64>(0)
+        == 0
+    {
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "no synchronous standby"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    [first, second]
+}
+
+/// The port of the pooler before all nodes: `TEST_POOLER=pgbouncer` puts one there.
+pub async fn chosen_pooler() -> Option<u16> {
+    static POOLER: OnceCell<PgBouncer> = OnceCell::const_new();
+    match std::env::var("TEST_POOLER").as_deref() {
+        Ok("pgbouncer") => {
+            let start = async || pgbouncer("all").await.expect("a PgBouncer");
+            Some(POOLER.get_or_init(start).await.port())
+        }
+        Ok(other) => panic!("TEST_POOLER is pgbouncer or unset, and not {other:?}"),
+        Err(_) => None,
+    }
+}
+
+/// The URL of the Redis of all nodes: `TEST_REDIS=cluster` makes it a cluster of three.
+pub async fn chosen_redis() -> String {
+    static CLUSTER: OnceCell<RedisCluster> = OnceCell::const_new();
+    match std::env::var("TEST_REDIS").as_deref() {
+        Ok("cluster") => CLUSTER.get_or_init(|| redis_cluster("all")).await.url(),
+        Ok(other) => panic!("TEST_REDIS is cluster or unset, and not {other:?}"),
+        Err(_) => services().redis.url(),
+    }
+}
+
+/// The URL of the same database through the pooler on a port.
+pub fn through(pooler: Option<u16>, url: &str) -> String {
+    let Some(port) = pooler else {
+        return url.to_owned();
+    };
+    let (role, place) = url.split_once('@').expect("a role in the URL");
+    let (_, database) = place.split_once('/').expect("a database in the URL");
+    format!("{role}@127.0.0.1:{port}/{database}")
+}
+
+/// Gives the role of nodes the time-outs that a pooler drops from its connections, in one database,
+/// as `helm/blindpipe/README.md` says.
+pub async fn give_role_timeouts(database: &str, wait: Duration) {
+    let (_, name) = database.rsplit_once('/').expect("a database in the URL");
+    let admin = connect(&services().postgres.admin_url()).await;
+    for (setting, timeout) in [
+        ("statement_timeout", 2 * wait),
+        ("lock_timeout", wait),
+        ("idle_in_transaction_session_timeout", 5 * wait),
+    ] {
+        let ms = timeout.as_millis();
+        let sql = format!("alter role {SERVING_ROLE} in database {name} set {setting} = {ms}");
+        admin.batch_execute(&sql).await.expect("set");
+    }
+}
+
+/// A PgBouncer before the Postgres of the tests. Without one this says so, past the harness, which
+/// hides what a test that passes has to say.
+pub async fn pgbouncer(name: &'static str) -> Option<PgBouncer> {
+    let start = move || {
+        let services = services();
+        if let Err(trouble) = PgBouncer::obtain(&services.directories) {
+            let notice = missing_pooler_notice(&trouble.to_string());
+            std::io::stderr().write_all(notice.as_bytes()).ok();
+            return None;
+        }
+        let pooler = services.pgbouncer(name, &services.postgres);
+        Some(pooler.expect("a PgBouncer"))
+    };
+    tokio::task::spawn_blocking(start).await.expect("no panic")
+}
+
+/// A Redis with a replica and three sentinels.
+pub async fn redis_sentinels(name: &'static str) -> RedisSentinels {
+    tokio::task::spawn_blocking(move || services().redis_sentinels(name))
+        .await
+        .expect("no panic")
+        .expect("a Redis with sentinels")
 }
 
 /// A Redis Cluster of three masters.

@@ -41,10 +41,16 @@ impl Drop for World {
 
 impl World {
     /// Creates a world with a database and a prefix of its own. `settings` extend the default ones,
-    /// whose `LIMIT_OVERRIDES` are generous enough for a test's set-up.
+    /// whose `LIMIT_OVERRIDES` are generous enough for a test's set-up. `TEST_POOLER` and
+    /// `TEST_REDIS` put other servers into all worlds whose settings name none.
     pub async fn new(settings: &[(&str, &str)]) -> Arc<World> {
+        Self::behind(services::chosen_pooler().await, settings).await
+    }
+
+    /// Like [`new`](Self::new), with nodes that reach Postgres through the pooler on this port.
+    pub async fn behind(pooler: Option<u16>, settings: &[(&str, &str)]) -> Arc<World> {
         if let Ok(filter) = std::env::var("LOG") {
-            telemetry::start(&filter);
+            telemetry::start(&filter, None);
         }
         let database = services::database().await;
         let name = ulid().to_string();
@@ -60,9 +66,12 @@ impl World {
             ("PUBLIC_URL", "https://localhost".to_owned()),
             ("ALLOWED_ORIGINS", "https://localhost".to_owned()),
             ("RP_ORIGIN", "https://localhost".to_owned()),
-            ("DATABASE_URL", services::serving(&database)),
+            (
+                "DATABASE_URL",
+                services::through(pooler, &services::serving(&database)),
+            ),
             ("DATABASE_REQUIRE_DURABLE", "false".to_owned()),
-            ("REDIS_URL", services::services().redis.url()),
+            ("REDIS_URL", services::chosen_redis().await),
             ("REDIS_PREFIX", name),
             ("ACCESS_TOKEN_KEYS", format!("k1:{}", key(1))),
             ("SERVER_SECRET", key(2)),
@@ -90,6 +99,13 @@ impl World {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
         );
+        if pooler.is_some() {
+            let wait = all
+                .get("DATABASE_TIMEOUT_MS")
+                .map_or("1000", String::as_str);
+            let wait = wait.parse().expect("milliseconds");
+            services::give_role_timeouts(&database, Duration::from_millis(wait)).await;
+        }
         Arc::new(World {
             clock: Clock::default(),
             database,

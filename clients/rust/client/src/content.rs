@@ -32,7 +32,7 @@ impl From<Content> for Body {
     }
 }
 
-/// What a send takes: a text, or a content.
+/// The input of a send: a text, or a content.
 #[derive(Clone, Debug)]
 pub struct Body(pub(crate) Content);
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 /// The outcome of whatever can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Whatever can go wrong.
+/// A failure of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The service refused.

@@ -1,4 +1,4 @@
-//! What an operator of a client may watch. Nothing here ever carries a secret or a text.
+//! Hooks for the operator of a client. Nothing here ever carries a secret or a text.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Whatever arrives, nothing panics; whatever is sealed, opens.
+//! Nothing that arrives causes a panic, and all that is sealed opens.
 
 use blindpipe_e2ee::{
     AgentKey, EpochKey, Principal, PrivateKeys, Secret, View,

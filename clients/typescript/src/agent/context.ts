@@ -50,7 +50,7 @@ export class Context {
   readonly event: EventObject;
   /** The message as the server stores it; null for other events. */
   readonly message: Message | null;
-  /** Whether it was in the inbox before this connection. */
+  /** Whether it was in the inbox before this connection, or a webhook tries it again. */
   readonly replayed: boolean;
   /** For other systems' idempotency: a message can come again. */
   readonly key: string;

@@ -29,8 +29,8 @@ export interface InboxParts {
 
 export class Inbox {
   readonly #dispatcher: Dispatcher;
-  /** Aborts handlers that did not end in time. */
-  readonly #handlerStop = new AbortController();
+  /** Aborts the handlers that do not end in time. */
+  readonly #handling = new Set<AbortController>();
   #intake: Promise<void> = Promise.resolve();
   /** The cursor of the last event taken in. */
   received: string | null = null;
@@ -87,20 +87,23 @@ export class Inbox {
 
   /** Runs the handlers of an event until they succeed, or the last try has failed. */
   async #handle(event: EventObject): Promise<void> {
+    const stop = new AbortController();
+    this.#handling.add(stop);
     try {
-      await this.#tryUntilHandled(event);
+      await this.#tryUntilHandled(event, stop.signal);
     } finally {
+      this.#handling.delete(stop);
       this.load.remove(this.#lengths.get(event) ?? 0);
     }
   }
 
-  async #tryUntilHandled(event: EventObject): Promise<void> {
+  async #tryUntilHandled(event: EventObject, signal: AbortSignal): Promise<void> {
     const { options, processor, parts, hooks, stopping } = this.setup;
     const delays = options.retryDelays ?? DEFAULT_RETRY_DELAYS_MS;
     for (let attempt = 0; ; attempt++) {
       try {
         const isReplayed = event.seq <= this.replayedTo;
-        return await processor.process(event, parts, isReplayed, this.#handlerStop.signal);
+        return await processor.process(event, parts, isReplayed, signal);
       } catch (error) {
         if (stopping.aborted) throw error;
         const wait_ms = delays[attempt];
@@ -153,7 +156,8 @@ export class Inbox {
     const over = sleep(STOP_GRACE_MS, grace.signal).catch(() => {});
     await Promise.race([this.#dispatcher.idle(), over]);
     grace.abort();
-    this.#handlerStop.abort();
+    for (const handling of this.#handling) handling.abort();
+    this.setup.parts.toolCalls.stop();
     this.flushAck();
     if (this.#ackTimer) clearTimeout(this.#ackTimer);
   }

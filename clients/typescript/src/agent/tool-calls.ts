@@ -6,6 +6,7 @@ import { DecryptError, UsageError } from "../e2ee/errors.js";
 import { idBytes } from "../e2ee/bytes.js";
 import type { Session } from "../core/session.js";
 import type { ToolCallOutcome, ToolCallState } from "../core/types.js";
+import { Closed } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { type Deferred, deferred, sleep } from "../transport/wait.js";
 
@@ -56,6 +57,11 @@ export class ToolCalls {
     return waiting !== undefined;
   }
 
+  /** Ends the calls that a handler has left behind. */
+  stop(): void {
+    for (const waiting of this.#waiting.values()) waiting.reject(new Closed());
+  }
+
   async call(
     conversationId: string,
     requestId: string,
@@ -94,15 +100,17 @@ export class ToolCalls {
     signal: AbortSignal,
   ): Promise<Outcome> {
     const waiting = deferred<Outcome>();
+    const stop = (): void => waiting.reject(signal.reason);
+    signal.addEventListener("abort", stop, { once: true });
     this.#waiting.set(place.requestId, waiting);
     try {
       const ask = (): Promise<ToolCallState> => this.#ask(conversationId, place, payload, signal);
       const state = await ask();
       if (state.status !== "pending") return state;
       void this.#look(ask, waiting, signal);
-      signal.addEventListener("abort", () => waiting.reject(signal.reason), { once: true });
       return await waiting.promise;
     } finally {
+      signal.removeEventListener("abort", stop);
       waiting.resolve({ status: "done" });
       this.#waiting.delete(place.requestId);
     }

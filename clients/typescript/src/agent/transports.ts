@@ -109,10 +109,15 @@ export async function readByPoll(
 ): Promise<void> {
   const path = `/agents/${parts.agentId}/messages/poll`;
   let cursor: string | undefined;
+  // Until a page is not full, its events may have been there before this run.
+  let looksBack = true;
   while (!signal.aborted) {
     try {
-      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_PAGE_EVENTS };
+      const wait: number = looksBack ? 0 : POLL_WAIT_S;
+      const query = { cursor, wait, limit: POLL_PAGE_EVENTS };
       const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
+      if (looksBack) inbox.replayedTo = page.data.at(-1)?.seq ?? inbox.replayedTo;
+      looksBack &&= page.data.length === POLL_PAGE_EVENTS;
       // A page is 4 MB at most, and the next one is read when this one is handled.
       for (const event of page.data) inbox.take(event, 0, false);
       await inbox.settled();
@@ -196,6 +201,8 @@ async function deliverNow(
     parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
   }
   await parts.session.observe(event);
-  await processor.process(event, parts, false, signal);
+  // A delivery tells which attempt it is.
+  const isReplayed = Number((event as { attempt?: number }).attempt ?? 1) > 1;
+  await processor.process(event, parts, isReplayed, signal);
   await save();
 }

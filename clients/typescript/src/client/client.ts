@@ -32,6 +32,8 @@ export interface ClientOptions {
   /** Pins and marks of an earlier run. */
   readonly pins?: StoredPins | undefined;
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
+  /** Pins or marks have changed: keep what `pins.store()` and `session.marks()` give now. */
+  readonly onLearned?: (() => void) | undefined;
   /** The tools of this device. A request for any other is not for it. */
   readonly tools?: Readonly<Record<string, Tool>> | undefined;
   /** Keeps which requests were begun and approved; in memory without it. */
@@ -158,6 +160,7 @@ export class Client {
       marks: this.options.marks ?? new Map(),
       allowsClear: false,
       onNotice: (notice) => this.#tell(notice),
+      onLearned: this.options.onLearned,
     });
   }
 

@@ -1,6 +1,7 @@
 /** This device's keys: made, backed up, restored. */
 import { base64, equal, fromBase64, hex } from "../e2ee/bytes.js";
 import {
+  type Argon2Costs,
   type BackedUpKey,
   type BackupFields,
   checkProtectionPassword,
@@ -25,6 +26,13 @@ import type { Account } from "./account.js";
 export interface DeviceKeys {
   readonly signer: KeyPair;
   readonly opening: readonly OpeningKeys[];
+}
+
+export interface CreateOptions {
+  /** It is refused as protection: the server sees it. */
+  readonly accountPassword?: string | undefined;
+  /** Costs of a guess, within the bounds of the scheme. Cheaper ones are for tests. */
+  readonly costs?: Argon2Costs | undefined;
 }
 
 export interface DeviceEvents {
@@ -69,19 +77,17 @@ export class Devices {
     this.events.onKeys(keys);
   }
 
-  /** Makes keys for this device and backs them up. `accountPassword` is refused as protection. */
-  async create(
-    protectionPassword: string,
-    options: { accountPassword?: string } = {},
-  ): Promise<DeviceKeys> {
+  /** Makes keys for this device and backs them up. */
+  async create(protectionPassword: string, options: CreateOptions = {}): Promise<DeviceKeys> {
     checkProtectionPassword(protectionPassword, options.accountPassword);
-    return this.#setUp(protectionPassword, [], null);
+    return this.#setUp(protectionPassword, [], null, options.costs);
   }
 
   /**
    * Reads the newest backup that opens. Restored keys open old messages and introduce this device,
    * which gets keys of its own. The hook `key_changed` is told of an old backup as `old_backup`: it
-   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for a wrong password.
+   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for another
+   * password.
    */
   async restore(protectionPassword: string): Promise<DeviceKeys> {
     const backups = await this.account.http.data<KeyBackup[]>({
@@ -122,10 +128,18 @@ export class Devices {
     password: string,
     earlier: readonly BackedUpKey[],
     by: KeyPair | null,
+    costs?: Argon2Costs,
   ): Promise<DeviceKeys> {
     const { deviceId } = this.account;
     const secret = generatePrivateKeys();
-    const fields = await makeBackup(password, this.account.userId, deviceId, secret, earlier);
+    const fields = await makeBackup(
+      password,
+      this.account.userId,
+      deviceId,
+      secret,
+      earlier,
+      costs,
+    );
     const introduction = by ? await this.#introduce(by, deviceId, fields) : null;
     await this.account.http.data({
       method: "POST",

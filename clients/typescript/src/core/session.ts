@@ -155,8 +155,14 @@ export class Session {
   }
 
   #serverEpoch({ room }: Entry, epoch: number, rotationRequired: boolean): void {
-    // Messages of an epoch are not counted by the server; its age bounds it.
-    room.serverEpoch({ epoch, rotationRequired, messages: 0 });
+    const messages = epoch === room.server.epoch ? room.server.messages : 0;
+    room.serverEpoch({ epoch, rotationRequired, messages });
+  }
+
+  /** The server does not count the messages of an epoch, so those that pass here are counted. */
+  #count({ room }: Entry, epoch: number): void {
+    const { server } = room;
+    if (epoch === server.epoch) room.serverEpoch({ ...server, messages: server.messages + 1 });
   }
 
   #tell(notices: readonly Notice[], conversationId: string): void {
@@ -290,6 +296,7 @@ export class Session {
     const incoming = { sender, place, envelope, createdAt, isLive };
     const shown = await this.open(message.conversation_id, incoming);
     const { room } = shown.entry;
+    if (isLive) this.#count(shown.entry, shown.opened!.header.epoch);
     return {
       content: shown.opened!.content,
       encrypted: true,
@@ -354,6 +361,7 @@ export class Session {
       await this.readWraps(conversationId, entry);
     }
     const secret = this.#sealable(entry, options.answering ?? null);
+    if (place.kind === Kind.message) this.#count(entry, secret.epoch);
     return seal({
       secret,
       place,

@@ -190,28 +190,32 @@ export interface BackupFields {
   readonly device_id: string;
 }
 
-/** A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds. */
+/**
+ * A whole backup, under a salt of its own. `earlier` are X25519 keys that the device also holds.
+ * Take `costs` from nobody.
+ */
 export async function makeBackup(
   password: string,
   userId: string,
   deviceId: string,
   secret: PrivateKeys,
   earlier: readonly BackedUpKey[] = [],
+  costs: Argon2Costs = DEFAULT_COSTS,
 ): Promise<BackupFields> {
   const keys = {
     publicKey: await publicHalf("X25519", secret.exchange),
     signingPublicKey: await publicHalf("Ed25519", secret.signingSeed),
   };
   const salt = random(32);
-  const place = { userId, deviceId, keys, costs: DEFAULT_COSTS };
-  const kek = await backupKey(password, salt, DEFAULT_COSTS);
+  const place = { userId, deviceId, keys, costs };
+  const kek = await backupKey(password, salt, costs);
   const id = await keyId(keys);
   const exchange = [{ keyId: id, secret: secret.exchange }, ...earlier].slice(0, MAX_BACKUP_KEYS);
   return {
     backup_a: await sealBackup("a", kek, place, exchange),
     backup_b: await sealBackup("b", kek, place, [{ keyId: id, secret: secret.signingSeed }]),
     argon2_salt: base64(salt),
-    argon2_params: DEFAULT_COSTS,
+    argon2_params: costs,
     public_key: base64(keys.publicKey),
     signing_public_key: base64(keys.signingPublicKey),
     device_id: deviceId,

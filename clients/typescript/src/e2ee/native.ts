@@ -1,6 +1,6 @@
 /**
- * Node's own library. It gives the bytes of WebCrypto at once, where WebCrypto hands every call to a
- * thread: for a message of a few hundred bytes that is most of the time.
+ * Node's own library. It gives the bytes of WebCrypto at once, where WebCrypto hands every call to
+ * a thread: for a message of a few hundred bytes that is most of the time.
  */
 import type { KeyObject } from "node:crypto";
 

@@ -1,4 +1,4 @@
-/** The primitives, by the names of the scheme: WebCrypto, and Node's own library for short texts. */
+/** The primitives by the scheme's names: WebCrypto, and Node's own library for short texts. */
 import { type Bytes, EMPTY, concat, fromHex, hex } from "./bytes.js";
 import { DecryptError } from "./errors.js";
 import { Recent, native, nativeKey } from "./native.js";

@@ -4,7 +4,7 @@ import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
 import type { EpochSecret } from "./epoch.js";
 import { DecryptError, type DecryptReason } from "./errors.js";
-import { type OpeningKeys, type Principal, isUsable, keyId, principalName } from "./keys.js";
+import { type OpeningKeys, type Principal, isUsable, keyId, principalBytes, principalName } from "./keys.js";
 import {
   type DirectoryKey,
   type Notice,
@@ -407,6 +407,7 @@ function secretName(epoch: number, sid: Uint8Array): string {
   return `${epoch}:${hex(sid)}`;
 }
 
+/** A character per byte: thousands of these are remembered. */
 function messageName(sender: Principal, clientMessageId: string): string {
-  return `${principalName(sender)}:${hex(idBytes(clientMessageId))}`;
+  return String.fromCharCode(...principalBytes(sender), ...idBytes(clientMessageId));
 }

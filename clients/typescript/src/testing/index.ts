@@ -15,6 +15,8 @@ import { newUlid } from "../e2ee/bytes.js";
 
 const READY_TIMEOUT_MS = 60_000;
 const MAIL_TIMEOUT_MS = 10_000;
+/** The least that the scheme allows: nobody guesses the password of a test. */
+const CHEAP_COSTS = { m: 19_456, t: 2, p: 1 };
 const PROTECTION_PASSWORD = "correct horse battery staple";
 
 interface ClusterFile {
@@ -122,7 +124,8 @@ export class DevCluster {
       displayName: name,
     });
     const protectionPassword = PROTECTION_PASSWORD;
-    await client.devices.create(protectionPassword, { accountPassword: password });
+    const costs = CHEAP_COSTS;
+    await client.devices.create(protectionPassword, { accountPassword: password, costs });
     return { client, email, password, protectionPassword };
   }
 

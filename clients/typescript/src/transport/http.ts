@@ -120,11 +120,21 @@ export class Http {
     if (body !== undefined && !call.bytes) headers["content-type"] = "application/json";
     const token = call.isPublic ? null : await this.options.token();
     if (token) headers["authorization"] = `Bearer ${token}`;
-    const timeout = AbortSignal.timeout(call.timeoutMs ?? REQUEST_TIMEOUT_MS);
-    const signal = call.signal ? AbortSignal.any([call.signal, timeout]) : timeout;
+    // Of a signal that outlives many calls, nothing of a call may stay behind.
+    const own = new AbortController();
+    const stop = (): void => own.abort();
+    const timer = setTimeout(stop, call.timeoutMs ?? REQUEST_TIMEOUT_MS);
+    if (call.signal?.aborted) stop();
+    call.signal?.addEventListener("abort", stop, { once: true });
+    const { signal } = own;
     const init: RequestInit = { method: call.method, headers, signal, redirect: "error" };
     if (body !== undefined) init.body = body;
-    return this.options.fetch(address(this.options.url, call), init);
+    try {
+      return await whole(await this.options.fetch(address(this.options.url, call), init));
+    } finally {
+      clearTimeout(timer);
+      call.signal?.removeEventListener("abort", stop);
+    }
   }
 
   async #waitOrThrow(
@@ -146,6 +156,13 @@ export class Http {
     this.options.hooks.call("retry", { attempt: state.tries, wait_ms: Math.round(wait), route });
     await sleep(wait, call.signal);
   }
+}
+
+/** The answer with its whole body: one that is cut short counts as lost. */
+async function whole(response: Response): Promise<Response> {
+  const { status, statusText, headers } = response;
+  const body = await response.arrayBuffer();
+  return new Response(body.byteLength > 0 ? body : null, { status, statusText, headers });
 }
 
 /** The wait of a refusal, and up to a tenth more, so that not all come back at once. */

@@ -1,7 +1,7 @@
 /** The events that wait in this process. The rest of a backlog stays on the server. */
 
 const MAX_WAITING_EVENTS = 2_000;
-const MAX_WAITING_BYTES = 16 * 1024 * 1024;
+const MAX_WAITING_BYTES = 8 * 1024 * 1024;
 /** A connection that was left is made again below this part of the bounds. */
 const RESUME_BELOW_PART = 0.1;
 

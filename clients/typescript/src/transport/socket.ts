@@ -53,6 +53,8 @@ const FLOOD_WAIT_MS = 5_000;
 const HANDSHAKE_TIMEOUT_MS = 15_000;
 const SILENCE_GRACE_MS = 15_000;
 const DEFAULT_HEARTBEAT_MS = 25_000;
+const CLOSE_TIMEOUT_MS = 5_000;
+const CLOSE_CODE_NORMAL = 1000;
 const CLOSE_CODE_NONE = 1006;
 /** A local verdict: the connection said nothing for too long. */
 const CLOSE_CODE_DEAD = 4999;
@@ -64,6 +66,8 @@ interface Ending {
 
 export class Socket {
   #current: WebSocketLike | null = null;
+  /** Goes on without the end of the present connection. */
+  #leave: () => void = () => {};
   #ready = false;
   #attempt = 0;
   #reference = 0;
@@ -103,8 +107,15 @@ export class Socket {
     const watch = new Liveness(socket, () =>
       closed.resolve({ code: CLOSE_CODE_DEAD, afterMs: null }),
     );
-    const stop = (): void => socket.close(1000);
+    this.#leave = () => closed.resolve({ code: CLOSE_CODE_NORMAL, afterMs: 0 });
+    let goodbye: ReturnType<typeof setTimeout> | undefined;
+    const stop = (): void => {
+      socket.close(CLOSE_CODE_NORMAL);
+      // The answer says that the last acknowledgement counts. A busy server may owe it for long.
+      goodbye = setTimeout(() => this.#leave(), CLOSE_TIMEOUT_MS);
+    };
     signal.addEventListener("abort", stop, { once: true });
+    if (signal.aborted) stop();
     let afterMs: number | null = null;
     socket.onopen = () => socket.send(JSON.stringify(auth));
     socket.onerror = () => {};
@@ -118,6 +129,7 @@ export class Socket {
     socket.onclose = (event: { code: number }) => closed.resolve({ code: event.code, afterMs });
     const ending = await closed.promise;
     watch.stop();
+    clearTimeout(goodbye);
     signal.removeEventListener("abort", stop);
     this.#current = null;
     socket.onmessage = null;
@@ -201,9 +213,10 @@ export class Socket {
     }
   }
 
-  /** Leaves this connection; `run` makes another one. */
+  /** Leaves this connection at once; `run` makes another one. */
   drop(): void {
-    this.#current?.close(1000);
+    this.#current?.close(CLOSE_CODE_NORMAL);
+    this.#leave();
   }
 
   /** How long to wait before the next connection. Throws `Closed` where there is to be none. */

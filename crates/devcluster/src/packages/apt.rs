@@ -27,6 +27,23 @@ const PYTHON2: [&str; 6] = [
     "python-pkg-resources",
     "python-setuptools",
 ];
+/// PgBouncer with all that it links, because its release is newer than the machine's may be.
+const PGBOUNCER: [&str; 14] = [
+    "pgbouncer",
+    "libaudit1",
+    "libc6",
+    "libcap-ng0",
+    "libcap2",
+    "libcares2",
+    "libcrypt1",
+    "libevent-2.1-7t64",
+    "libgcc-s1",
+    "libpam0g",
+    "libssl3t64",
+    "libsystemd0",
+    "libzstd1",
+    "zlib1g",
+];
 /// The keys that sign a release other than the machine's.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
@@ -126,6 +143,7 @@ impl Apt {
             }
             Product::Prometheus => return Ok(vec!["prometheus".into()]),
             Product::Python2 => return Ok(PYTHON2.map(str::to_owned).into()),
+            Product::PgBouncer => return Ok(PGBOUNCER.map(str::to_owned).into()),
         };
         let mut names = self.command("apt-cache");
         names.args(["pkgnames", "postgresql-"]);

@@ -34,6 +34,8 @@ pub enum Product {
     Prometheus,
     /// Python 2.7 with pip, from the last Debian that has it.
     Python2,
+    /// PgBouncer, from the first Debian whose version serves prepared statements.
+    PgBouncer,
 }
 
 impl Product {
@@ -44,12 +46,17 @@ impl Product {
             Product::Browser => "browser",
             Product::Prometheus => "prometheus",
             Product::Python2 => "python2",
+            Product::PgBouncer => "pgbouncer",
         }
     }
 
     /// The Debian release that has the product, if it is not the machine's own.
     fn release(self) -> Option<&'static str> {
-        matches!(self, Product::Python2).then_some("bullseye")
+        match self {
+            Product::Python2 => Some("bullseye"),
+            Product::PgBouncer => Some("trixie"),
+            _ => None,
+        }
     }
 }
 
@@ -100,16 +107,30 @@ pub fn fetch(packages: &Path, product: Product) -> Result<PathBuf> {
 /// Folders of `root` that hold shared libraries, for `LD_LIBRARY_PATH`.
 pub fn library_folders(root: &Path) -> Vec<PathBuf> {
     let parents = [root.join("usr/lib"), root.join("lib")];
-    let children = parents
-        .iter()
-        .filter_map(|parent| fs::read_dir(parent).ok())
-        .flatten()
-        .flatten();
-    let folders = children.filter(|entry| entry.file_name().to_string_lossy().contains("-linux-"));
-    let folders = folders.map(|entry| entry.path());
+    let children = parents.iter().flat_map(|parent| children(parent));
+    let folders = children.filter(|path| named(path, |name| name.contains("-linux-")));
     // PulseAudio's client keeps half of its libraries in a folder of its own.
     folders
         .flat_map(|folder| [folder.join("pulseaudio"), folder])
         .filter(|folder| folder.is_dir())
         .collect()
+}
+
+/// The loader of `root`, if its packages bring a C runtime. Their programs need a newer one than
+/// the machine's.
+pub fn loader(root: &Path) -> Option<PathBuf> {
+    let files = library_folders(root).into_iter();
+    let mut files = files.flat_map(|folder| children(&folder));
+    files.find(|path| named(path, |name| name.starts_with("ld-linux")))
+}
+
+fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path())
+}
+
+fn named(path: &Path, fits: impl Fn(&str) -> bool) -> bool {
+    path.file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(fits)
 }

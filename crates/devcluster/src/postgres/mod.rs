@@ -43,6 +43,8 @@ pub enum Durability {
     Test,
     /// Like `Test`, and standbys may follow the server.
     Replicated,
+    /// Like `Replicated`, and a commit waits for the standbys that the server is told to wait for.
+    Synchronous,
 }
 
 impl Durability {
@@ -68,6 +70,15 @@ impl Durability {
                 "fsync=off",
                 "full_page_writes=off",
                 "synchronous_commit=off",
+                "wal_level=replica",
+                "max_wal_senders=4",
+                "max_connections=100",
+                "shared_buffers=32MB",
+            ],
+            Durability::Synchronous => &[
+                "fsync=off",
+                "full_page_writes=off",
+                "synchronous_commit=on",
                 "wal_level=replica",
                 "max_wal_senders=4",
                 "max_connections=100",
@@ -153,6 +164,10 @@ impl PostgresServer {
             "postgresql://postgres:{}@127.0.0.1:{}/postgres",
             self.passwords.superuser, self.port
         )
+    }
+
+    pub(crate) fn serving_password(&self) -> &str {
+        &self.passwords.serving
     }
 
     /// The TCP port on 127.0.0.1.

@@ -10,7 +10,8 @@ use crate::{
 };
 
 impl PostgresServer {
-    /// Starts an asynchronous standby of this server. It has the same passwords.
+    /// Starts a standby of this server. It has the same passwords. No commit waits for it, unless
+    /// `synchronous_standby_names` of this server says so.
     pub fn standby(&self) -> Result<Self> {
         let mut standby = PostgresServer {
             tools: self.tools.clone(),

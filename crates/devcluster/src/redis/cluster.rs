@@ -1,19 +1,13 @@
 //! A Redis Cluster of three masters, for tests.
 
-use std::{
-    io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 use super::RedisServer;
 use crate::{
     account::Account,
     error::{Context, DevError, Result},
     files::{make_folder, write_secret},
-    process::POLL_INTERVAL,
+    process::Process,
     random,
     toolset::Toolset,
 };
@@ -40,7 +34,7 @@ impl RedisCluster {
             let own = folder.join(n.to_string());
             make_folder(&own, 0o711)?;
             write_secret(&own.join("password"), &password)?;
-            masters.push(RedisServer::start_master(tools, account, &own)?);
+            masters.push(RedisServer::start_clustered(tools, account, &own)?);
         }
         let cluster = RedisCluster { masters, password };
         cluster.join()?;
@@ -72,56 +66,70 @@ impl RedisCluster {
             } else {
                 (n + 1) * share - 1
             };
-            self.send_until(
-                master,
-                &format!("CLUSTER ADDSLOTSRANGE {} {last}", n * share),
-                "+OK",
-            )?;
-            if let Some(first) = self.masters.first().filter(|_| n > 0) {
-                self.send_until(
-                    master,
-                    &format!("CLUSTER MEET 127.0.0.1 {}", first.port()),
-                    "+OK",
-                )?;
+            let slots = format!("CLUSTER ADDSLOTSRANGE {} {last}", n * share);
+            master.send_until(&slots, "+OK", DEADLINE)?;
+            if n > 0 {
+                self.meet(master)?;
             }
         }
         for master in &self.masters {
             for sign in ["cluster_state:ok", "cluster_known_nodes:3"] {
-                self.send_until(master, "CLUSTER INFO", sign)?;
+                master.send_until("CLUSTER INFO", sign, DEADLINE)?;
             }
         }
         Ok(())
     }
 
-    /// Repeats a command until the answer contains `expected`.
-    fn send_until(&self, master: &RedisServer, command: &str, expected: &str) -> Result<()> {
-        let deadline = Instant::now() + DEADLINE;
-        loop {
-            let answer = self
-                .send(master, command)
-                .with_context(|| format!("ask Redis on port {}", master.port()))?;
-            if answer.contains(expected) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(DevError::new(format!(
-                    "the Redis cluster does not come up: {answer}"
-                )));
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
+    fn meet(&self, server: &RedisServer) -> Result<()> {
+        let first = self.masters.first().map_or(0, RedisServer::port);
+        let command = format!("CLUSTER MEET 127.0.0.1 {first}");
+        server.send_until(&command, "+OK", DEADLINE)
     }
 
-    fn send(&self, master: &RedisServer, command: &str) -> std::io::Result<String> {
-        let mut stream =
-            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, master.port())))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-        stream.write_all(format!("AUTH {}\r\n{command}\r\nQUIT\r\n", self.password).as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        // The answer follows that of AUTH.
-        Ok(answer
-            .split_once("\r\n")
-            .map_or_else(String::new, |(_, rest)| rest.to_owned()))
+    /// Starts a replica of a master. The cluster promotes it a few seconds after the master's end.
+    pub fn replica_of(&self, master: &RedisServer) -> Result<RedisServer> {
+        let own = master.folder.with_extension("replica");
+        make_folder(&own, 0o711)?;
+        write_secret(&own.join("password"), &self.password)?;
+        let replica = RedisServer::start_clustered(&master.tools, &master.account, &own)?;
+        self.meet(&replica)?;
+        let id = id_of(master)?;
+        replica.send_until("CLUSTER NODES", &id, DEADLINE)?;
+        replica.send_until(&format!("CLUSTER REPLICATE {id}"), "+OK", DEADLINE)?;
+        replica.send_until("INFO replication", "master_link_status:up", DEADLINE)?;
+        for master in &self.masters {
+            let sign = format!("slave {id}");
+            master.send_until("CLUSTER NODES", &sign, DEADLINE)?;
+        }
+        Ok(replica)
     }
+
+    /// Moves nearly all hash slots of a master, with their keys, to the others, one by one. A master
+    /// without any would have no vote when another dies.
+    pub fn move_slots_from(&self, master: &RedisServer) -> Result<()> {
+        let id = id_of(master)?;
+        let mut command = master.tools.command("redis-cli", "TERM", &master.account);
+        command.env("REDISCLI_AUTH", &self.password);
+        command
+            .args(["--cluster", "rebalance"])
+            .arg(format!("127.0.0.1:{}", master.port()))
+            .args(["--cluster-weight", &format!("{id}=0.05")])
+            .args(["--cluster-threshold", "1", "--cluster-pipeline", "100"]);
+        let output = Process::output(command)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(DevError::new(format!(
+            "the slots were not moved:\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        )))
+    }
+}
+
+fn id_of(server: &RedisServer) -> Result<String> {
+    let said = server
+        .send("CLUSTER MYID")
+        .with_context(|| format!("ask Redis on port {}", server.port()))?;
+    let id = said.lines().nth(1).unwrap_or_default();
+    Ok(id.trim().to_owned())
 }

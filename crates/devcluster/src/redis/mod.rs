@@ -1,17 +1,19 @@
 //! A private Redis server: nothing on disk, a random password, a free port of 127.0.0.1.
 
 mod cluster;
+mod sentinel;
 
 use std::{
     fs,
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream},
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-pub use self::cluster::RedisCluster;
+use self::sentinel::SERVICE;
+pub use self::{cluster::RedisCluster, sentinel::RedisSentinels};
 use crate::{
     account::Account,
     error::{Context, DevError, Result},
@@ -26,6 +28,19 @@ use crate::{
 const FIRST_PORT: u16 = 16379;
 const START_DEADLINE: Duration = Duration::from_secs(15);
 
+/// The part that a server plays.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    /// It has all keys.
+    Single,
+    /// A node of a Redis Cluster.
+    Clustered,
+    /// A master or a replica. A command says which.
+    Replicated,
+    /// A sentinel of the master on this port.
+    Sentinel { master: u16 },
+}
+
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct RedisServer {
@@ -35,26 +50,25 @@ pub struct RedisServer {
     folder: PathBuf,
     password: String,
     port: u16,
-    /// Whether the server is a master of a cluster.
-    clustered: bool,
+    mode: Mode,
     process: Option<Process>,
 }
 
 impl RedisServer {
     /// Starts a server that keeps its few files in `folder`. The caller holds a lock on the folder.
     pub fn start(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
-        Self::start_as(tools, account, folder, FIRST_PORT, false)
+        Self::start_as(tools, account, folder, FIRST_PORT, Mode::Single)
     }
 
     /// Starts a server on a random port. A restart then finds its port free, even if other servers
     /// started meanwhile.
     pub fn start_apart(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
-        Self::start_as(tools, account, folder, random_port(), false)
+        Self::start_as(tools, account, folder, random_port(), Mode::Single)
     }
 
-    /// Starts a future master of a Redis Cluster. It knows no other master and has no slots yet.
-    pub fn start_master(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
-        Self::start_as(tools, account, folder, random_port(), true)
+    /// Starts a future node of a Redis Cluster. It knows no other node and has no slots yet.
+    pub fn start_clustered(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
+        Self::start_as(tools, account, folder, random_port(), Mode::Clustered)
     }
 
     fn start_as(
@@ -62,7 +76,7 @@ impl RedisServer {
         account: &Account,
         folder: &Path,
         first_port: u16,
-        clustered: bool,
+        mode: Mode,
     ) -> Result<Self> {
         make_folder(folder, 0o711)?;
         let secret = folder.join("password");
@@ -81,13 +95,13 @@ impl RedisServer {
             folder,
             password,
             port: 0,
-            clustered,
+            mode,
             process: None,
         };
         server.end_leftovers()?;
-        if clustered {
+        if !matches!(mode, Mode::Single) {
             // An earlier cluster left its topology here.
-            let state = server.cluster_folder();
+            let state = server.state_folder();
             let _ = fs::remove_dir_all(&state);
             make_folder(&state, 0o711)?;
             server.account.take_ownership(&state)?;
@@ -155,12 +169,17 @@ impl RedisServer {
         self.launch(self.port)
     }
 
-    fn cluster_folder(&self) -> PathBuf {
-        self.folder.join("cluster")
+    /// The folder that the server itself writes to.
+    fn state_folder(&self) -> PathBuf {
+        self.folder.join("state")
     }
 
+    /// A sentinel rewrites its settings.
     fn configuration(&self) -> PathBuf {
-        self.folder.join("redis.conf")
+        match self.mode {
+            Mode::Sentinel { .. } => self.state_folder().join("redis.conf"),
+            _ => self.folder.join("redis.conf"),
+        }
     }
 
     /// Ends a server that an earlier start left running with this configuration.
@@ -189,18 +208,34 @@ impl RedisServer {
     /// Writes all settings into a file, since the password must not show in the list of processes.
     /// A later start recognises the process by its unchanged title.
     fn write_configuration(&self) -> Result<()> {
+        let password = &self.password;
         let mut text = format!(
-            "bind 127.0.0.1\nport {}\nunixsocket \"\"\nrequirepass {}\ndaemonize no\npidfile \"\"\nlogfile \"\"\n\
-             save \"\"\nappendonly no\nmaxmemory-policy noeviction\nenable-debug-command local\nset-proc-title no\n",
-            self.port, self.password
+            "bind 127.0.0.1\nport {}\nrequirepass {password}\ndaemonize no\npidfile \"\"\nlogfile \"\"\n\
+             set-proc-title no\n",
+            self.port
         );
-        if self.clustered {
-            let folder = self.cluster_folder();
-            text += &format!(
-                "dir {}\ncluster-enabled yes\ncluster-node-timeout 2000\n",
-                folder.display()
-            );
+        if !matches!(self.mode, Mode::Sentinel { .. }) {
+            text += "unixsocket \"\"\nsave \"\"\nappendonly no\nmaxmemory-policy noeviction\n\
+                     enable-debug-command local\n";
         }
+        if !matches!(self.mode, Mode::Single) {
+            text += &format!("dir {}\n", self.state_folder().display());
+        }
+        text += &match self.mode {
+            Mode::Single => String::new(),
+            Mode::Clustered => format!(
+                "cluster-enabled yes\ncluster-node-timeout 2000\n{}",
+                replication(password)
+            ),
+            Mode::Replicated => replication(password),
+            // Production waits 30 seconds and more.
+            Mode::Sentinel { master } => format!(
+                "sentinel monitor {SERVICE} 127.0.0.1 {master} 2\n\
+                 sentinel auth-pass {SERVICE} {password}\n\
+                 sentinel down-after-milliseconds {SERVICE} 1000\n\
+                 sentinel failover-timeout {SERVICE} 3000\n"
+            ),
+        };
         write_secret(&self.configuration(), &text)?;
         self.account.take_ownership(&self.configuration())
     }
@@ -213,6 +248,9 @@ impl RedisServer {
         let log = open_log(&log_path)?;
         let mut command = self.tools.command("redis-server", "TERM", &self.account);
         command.arg(self.configuration());
+        if matches!(self.mode, Mode::Sentinel { .. }) {
+            command.arg("--sentinel");
+        }
         command
             .stderr(log.try_clone().with_context(|| "share a log".into())?)
             .stdout(log);
@@ -234,10 +272,54 @@ impl RedisServer {
     }
 }
 
+impl RedisServer {
+    /// Repeats a command until the answer contains `expected`.
+    fn send_until(&self, command: &str, expected: &str, within: Duration) -> Result<()> {
+        let deadline = Instant::now() + within;
+        loop {
+            let answer = self
+                .send(command)
+                .with_context(|| format!("ask Redis on port {}", self.port))?;
+            if answer.contains(expected) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(DevError::new(format!(
+                    "Redis does not come to say {expected:?} to {command}: {answer}"
+                )));
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// The answer to a command, as it is on the wire.
+    fn send(&self, command: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(format!("AUTH {}\r\n{command}\r\n", self.password).as_bytes())?;
+        // The server answers all and closes. A sentinel has no QUIT.
+        stream.shutdown(Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        // The answer follows that of AUTH.
+        Ok(answer
+            .split_once("\r\n")
+            .map_or_else(String::new, |(_, rest)| rest.to_owned()))
+    }
+}
+
 impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Settings of servers that replicate without files.
+fn replication(password: &str) -> String {
+    format!(
+        "masterauth {password}\nrepl-diskless-sync yes\nrepl-diskless-sync-delay 0\n\
+         repl-diskless-load on-empty-db\n"
+    )
 }
 
 /// A random first port for a search, below the ports of test nodes.

@@ -36,22 +36,32 @@ pub fn find_installed(product: Product, account: &Account) -> Option<Toolset> {
             folders.extend(postgres_folders(Path::new("/usr/lib/postgresql")));
             folders
                 .iter()
-                .find_map(|bin| Toolset::probe(bin, None, "postgres", at_least, account))
+                .find_map(|bin| Toolset::probe(bin, None, None, "postgres", at_least, account))
         }
-        Product::Redis => folders
-            .iter()
-            .find_map(|bin| Toolset::probe(bin, None, "redis-server", MIN_REDIS_VERSION, account)),
+        Product::Redis => folders.iter().find_map(|bin| {
+            Toolset::probe(bin, None, None, "redis-server", MIN_REDIS_VERSION, account)
+        }),
         Product::Browser => {
             folders.push("/usr/lib/chromium".into());
             folders.iter().find_map(|bin| {
-                Toolset::probe(bin, None, browser::PROGRAM, MIN_CHROMIUM_VERSION, account)
+                Toolset::probe(
+                    bin,
+                    None,
+                    None,
+                    browser::PROGRAM,
+                    MIN_CHROMIUM_VERSION,
+                    account,
+                )
             })
         }
-        Product::Prometheus => folders
-            .iter()
-            .find_map(|bin| Toolset::probe(bin, None, "promtool", MIN_PROMETHEUS_VERSION, account)),
+        Product::Prometheus => folders.iter().find_map(|bin| {
+            Toolset::probe(bin, None, None, "promtool", MIN_PROMETHEUS_VERSION, account)
+        }),
         // The suite is installed into it, so it is never the machine's own.
         Product::Python2 => None,
+        Product::PgBouncer => folders
+            .iter()
+            .find_map(|bin| Toolset::probe_pgbouncer(bin, None, None, account)),
     }
 }
 

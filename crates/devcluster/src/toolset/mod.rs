@@ -31,6 +31,9 @@ const MIN_REDIS_VERSION: u32 = 7;
 const MIN_CHROMIUM_VERSION: u32 = 129;
 /// The oldest usable Prometheus.
 const MIN_PROMETHEUS_VERSION: u32 = 2;
+/// The oldest usable PgBouncer, as major and minor version: 1.21 is the first that serves prepared
+/// statements to transactions.
+const MIN_PGBOUNCER_VERSION: (u32, u32) = (1, 21);
 /// A variable that hides installed programs if it is set. It serves to test the download.
 const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 
@@ -41,6 +44,8 @@ pub struct Toolset {
     pub bin: PathBuf,
     /// Folders of a fetched package's libraries; none if it is installed.
     libraries: Option<OsString>,
+    /// The loader of a fetched package that brings a C runtime.
+    loader: Option<PathBuf>,
     /// The major version.
     pub major: u32,
     /// The version in the program's own words.
@@ -59,10 +64,20 @@ pub struct Tools {
 impl Toolset {
     /// A command for a program of the toolset, run as `account`.
     pub fn command(&self, program: &str, death_signal: &'static str, account: &Account) -> Command {
-        let mut command = process::command(&self.bin.join(program), death_signal);
-        if let Some(libraries) = &self.libraries {
-            command.env("LD_LIBRARY_PATH", libraries);
-        }
+        let program = self.bin.join(program);
+        let mut command = match (&self.loader, &self.libraries) {
+            // The variable would give the newer C runtime to the programs of the machine as well.
+            (Some(loader), Some(libraries)) => {
+                let mut command = process::command(loader, death_signal);
+                command.arg("--library-path").arg(libraries).arg(program);
+                command
+            }
+            (_, libraries) => {
+                let mut command = process::command(&program, death_signal);
+                command.envs(libraries.iter().map(|path| ("LD_LIBRARY_PATH", path)));
+                command
+            }
+        };
         // The launcher reads messages, and the caller's variables must not set options of Postgres.
         command
             .env("LC_ALL", "C.UTF-8")
@@ -77,6 +92,7 @@ impl Toolset {
     fn probe(
         bin: &Path,
         libraries: Option<OsString>,
+        loader: Option<PathBuf>,
         server: &str,
         at_least: u32,
         account: &Account,
@@ -84,6 +100,7 @@ impl Toolset {
         let mut tools = Toolset {
             bin: bin.to_owned(),
             libraries,
+            loader,
             major: 0,
             version: String::new(),
         };
@@ -110,12 +127,13 @@ impl Toolset {
             Product::Postgres(at_least) => {
                 let bins = postgres_folders(&root.join("usr/lib/postgresql"));
                 bins.iter().find_map(|bin| {
-                    Toolset::probe(bin, libraries.clone(), "postgres", at_least, account)
+                    Toolset::probe(bin, libraries.clone(), None, "postgres", at_least, account)
                 })
             }
             Product::Redis => Toolset::probe(
                 &root.join("usr/bin"),
                 libraries,
+                None,
                 "redis-server",
                 MIN_REDIS_VERSION,
                 account,
@@ -125,6 +143,7 @@ impl Toolset {
                 Toolset::probe(
                     &bin,
                     libraries,
+                    None,
                     browser::PROGRAM,
                     MIN_CHROMIUM_VERSION,
                     account,
@@ -133,6 +152,7 @@ impl Toolset {
             Product::Prometheus => Toolset::probe(
                 &root.join("usr/bin"),
                 libraries,
+                None,
                 "promtool",
                 MIN_PROMETHEUS_VERSION,
                 account,
@@ -140,11 +160,30 @@ impl Toolset {
             Product::Python2 => Toolset::probe(
                 &root.join("usr/bin"),
                 libraries,
+                None,
                 autobahn::PYTHON,
                 2,
                 account,
             ),
+            Product::PgBouncer => Toolset::probe_pgbouncer(
+                &root.join("usr/sbin"),
+                libraries,
+                packages::loader(&root),
+                account,
+            ),
         }
+    }
+
+    fn probe_pgbouncer(
+        bin: &Path,
+        libraries: Option<OsString>,
+        loader: Option<PathBuf>,
+        account: &Account,
+    ) -> Option<Self> {
+        let tools = Toolset::probe(bin, libraries, loader, "pgbouncer", 1, account)?;
+        let mut parts = tools.version.split('.').map(|part| part.parse().ok());
+        let version = (parts.next()??, parts.next()??);
+        (version >= MIN_PGBOUNCER_VERSION).then_some(tools)
     }
 
     /// Finds or fetches one product.
@@ -168,6 +207,10 @@ impl Toolset {
             ),
             Product::Prometheus => ("Prometheus", "Debian: apt install prometheus"),
             Product::Python2 => ("Python 2.7", "it is in no current system"),
+            Product::PgBouncer => (
+                "PgBouncer 1.21 or newer",
+                "Debian 13: apt install pgbouncer",
+            ),
         };
         say(format!(
             "{name} is not installed: fetching it into {} (nothing is installed, no root needed).",

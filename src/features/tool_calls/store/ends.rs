@@ -30,7 +30,9 @@ pub async fn expire(tx: &Tx) -> Result<bool> {
             )
             update tool_call t set status = 'denied', ended_at = app_now(),
                 reason = case when t.prompt_required then 'user_timeout' else 'device_timeout' end
-            from due where t.call_id = due.call_id returning t.*",
+            from due where t.call_id = due.call_id
+            returning t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
+                t.reason, t.result, t.answered_by, t.expires_at",
             &[&MAX_BATCH_CALLS],
         )
         .await?;
@@ -47,7 +49,9 @@ pub async fn deny_of_grants(tx: &Tx, grants: &[GrantId]) -> Result<()> {
                 select call_id from tool_call where grant_id = any($1) and status = 'pending' order by call_id for update
             )
             update tool_call t set status = 'denied', reason = $2, ended_at = app_now()
-            from held where t.call_id = held.call_id and t.status = 'pending' returning t.*",
+            from held where t.call_id = held.call_id and t.status = 'pending'
+            returning t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
+                t.reason, t.result, t.answered_by, t.expires_at",
             &[&grants, &GRANT_REVOKED],
         )
         .await?;

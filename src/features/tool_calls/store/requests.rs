@@ -68,7 +68,9 @@ async fn find(tx: &Tx, agent: AgentId, request_id: &str) -> Result<Option<ToolCa
     let row = tx
         .query_opt(
             "-- tool_calls.find
-            select * from tool_call where agent_id = $1 and request_id = $2",
+            select call_id, agent_id, request_id, user_id, conversation_id, scope, sensitivity, device_id, prompt_required, status,
+                reason, result, answered_by, expires_at
+            from tool_call where agent_id = $1 and request_id = $2",
             &[&agent, &request_id],
         )
         .await?;
@@ -121,7 +123,8 @@ async fn insert(
                 case when $12 <> 'pending' then at end
             from app_now() as at
             on conflict do nothing
-            returning *",
+            returning call_id, agent_id, request_id, user_id, conversation_id, scope, sensitivity, device_id, prompt_required, status,
+                reason, result, answered_by, expires_at, created_at",
             &[
                 &tx.random().ulid(),
                 &agent,

@@ -40,7 +40,9 @@ pub async fn respond(
     let row = tx
         .query_one(
             "-- tool_calls.answerable
-            select t.*, c.encryption, t.expires_at <= app_now() as is_late,
+            select t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
+                t.reason, t.result, t.answered_by, t.expires_at,
+                c.encryption, t.expires_at <= app_now() as is_late,
                 coalesce(g.status = 'approved' and r.state = 'active', false) as is_granted,
                 t.device_id is null or t.device_id in (d.device_id, d.renamed_from) as is_asked, d.device_id as by_device
             from tool_call t join conversation c using (conversation_id)
@@ -104,7 +106,9 @@ async fn answer(
         .query_one(
             "-- tool_calls.answer
             update tool_call set status = $2, reason = $3, result = $4, answered_by = $5, ended_at = app_now()
-            where call_id = $1 returning *",
+            where call_id = $1
+            returning call_id, agent_id, request_id, user_id, conversation_id, scope, sensitivity, device_id, prompt_required, status,
+                reason, result, answered_by, expires_at",
             &[
                 &call.id,
                 &ToolCallStatus::from(response.status),

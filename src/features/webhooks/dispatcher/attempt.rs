@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use super::{
     super::{
@@ -277,7 +278,9 @@ impl Context {
         if matches!(exchange.outcome, Err(EgressError::Busy)) {
             return End::Busy;
         }
-        metrics::webhook_attempt(exchange.error().unwrap_or("success"));
+        let outcome = exchange.error().unwrap_or("success");
+        metrics::webhook_attempt(outcome);
+        Span::current().record("outcome", outcome);
         let mut attempt = exchange.attempt(begun.attempt);
         let succeeded = exchange.is_success();
         let reply = exchange.outcome.ok();

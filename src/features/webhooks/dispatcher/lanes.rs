@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use crate::{
     events::EncodedEvent,
     ids::{ConversationId, DeliveryId},
+    telemetry::trace::TraceContext,
 };
 
 /// Events that are delivered in order: those of a conversation, those without one, or a replay by
@@ -41,6 +42,8 @@ pub struct Item {
     pub logged: Option<Logged>,
     /// The earliest time of the next attempt.
     pub not_before: Option<DateTime<Utc>>,
+    /// The trace that the event is part of.
+    pub trace: Option<TraceContext>,
 }
 
 impl Item {
@@ -172,6 +175,7 @@ mod tests {
             encoded: "".into(),
             logged: None,
             not_before: None,
+            trace: None,
         }
     }
 

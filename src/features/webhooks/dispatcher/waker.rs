@@ -9,7 +9,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{super::store::turns, held::HeldTurns};
-use crate::{db::Db, delivery::Backplane, error::Result, limits::slots::Slots, supervisor};
+use crate::{
+    db::Db, delivery::Backplane, error::Result, inbox::AppendedEvent, limits::slots::Slots,
+    supervisor, telemetry::trace::TraceContext,
+};
 
 /// Pause after a hint to other nodes, in which further events share the next one.
 const HINT_INTERVAL: Duration = Duration::from_millis(2);
@@ -33,6 +36,8 @@ struct Noted {
     fresh: HashSet<Uuid>,
     /// Principals with a socket less.
     offline: HashSet<Uuid>,
+    /// Events that are part of a trace: the agent, the number in its inbox, the trace.
+    traced: Vec<(Uuid, i64, TraceContext)>,
 }
 
 /// Whether an id has the form of an agent's. A few users' have it too.
@@ -48,6 +53,20 @@ impl Waker {
             self.noted.lock().fresh.extend(agents);
             self.notify.notify_one();
         }
+    }
+
+    /// Notes the agents that events went to, and the traces of these events.
+    fn note_events(&self, events: &[AppendedEvent]) {
+        let deliveries = events.iter().flat_map(|event| &event.deliveries);
+        for event in events {
+            if let Some(trace) = event.trace {
+                let agents = event.deliveries.iter();
+                let agents = agents.filter(|delivery| may_be_agent(delivery.principal));
+                let traced = agents.map(|delivery| (delivery.principal, delivery.seq, trace));
+                self.noted.lock().traced.extend(traced);
+            }
+        }
+        self.note(deliveries.map(|delivery| delivery.principal));
     }
 
     /// Notes agents with a socket less.
@@ -79,7 +98,7 @@ impl Waker {
         stop: &CancellationToken,
     ) {
         let waker = self.clone();
-        backplane.on_published(move |principals| waker.note(principals));
+        backplane.on_published(move |events| waker.note_events(events));
         let waker = self.clone();
         slots.on_offline(move |principals| waker.note_offline(principals));
         let waker = self.clone();
@@ -98,7 +117,7 @@ impl Waker {
     async fn write(self, db: Db, backplane: Backplane, delivers: bool) {
         loop {
             self.notify.notified().await;
-            let (fresh, offline) = {
+            let (fresh, offline, traced) = {
                 let mut noted = self.noted.lock();
                 let fresh = noted.fresh.extract_if(|_| true);
                 let fresh: Vec<Uuid> = fresh.take(MAX_BATCH_PRINCIPALS).collect();
@@ -106,8 +125,18 @@ impl Waker {
                 if !noted.fresh.is_empty() {
                     self.notify.notify_one();
                 }
-                (fresh, Vec::from_iter(offline))
+                (
+                    fresh,
+                    Vec::from_iter(offline),
+                    std::mem::take(&mut noted.traced),
+                )
             };
+            // Before the turns begin that look for them.
+            if !traced.is_empty()
+                && let Err(error) = turns::note_traces(&db, &traced).await
+            {
+                error.log_in("webhooks.note_traces", "the deliveries are in no trace");
+            }
             if let Err(error) = self.wake(&db, &backplane, delivers, &fresh, &offline).await {
                 error.log_in("webhooks.wake", "the same agents are tried again soon");
                 tokio::time::sleep(RETRY_INTERVAL).await;

@@ -73,7 +73,8 @@ pub async fn list(
             client
                 .query(
                     "-- webhooks.deliveries
-                    select * from webhook_delivery where agent_id = $1 and delivery_id < $2
+                    select delivery_id, seq, event, status, attempts, log, next_attempt_at, is_replay
+                    from webhook_delivery where agent_id = $1 and delivery_id < $2
                     order by delivery_id desc limit $3",
                     &[&agent, &before, &rows],
                 )
@@ -83,7 +84,8 @@ pub async fn list(
             client
                 .query(
                     "-- webhooks.deliveries_of_status
-                    select * from webhook_delivery where agent_id = $1 and status = $4 and delivery_id < $2
+                    select delivery_id, seq, event, status, attempts, log, next_attempt_at, is_replay
+                    from webhook_delivery where agent_id = $1 and status = $4 and delivery_id < $2
                     order by delivery_id desc limit $3",
                     &[&agent, &before, &rows, &status],
                 )
@@ -99,7 +101,8 @@ pub async fn open(db: &Db, agent: AgentId) -> Result<Vec<DeliveryRow>> {
     let rows = client
         .query(
             "-- webhooks.open_deliveries
-            select *, extract(epoch from next_attempt_at - app_now())::float8 as wait_seconds
+            select delivery_id, seq, event, status, attempts, log, next_attempt_at, is_replay,
+                extract(epoch from next_attempt_at - app_now())::float8 as wait_seconds
             from webhook_delivery where agent_id = $1 and status in ('pending', 'failed')
             order by delivery_id",
             &[&agent],
@@ -131,7 +134,8 @@ pub async fn replay(tx: &Tx, agent: AgentId, id: DeliveryId) -> Result<Option<De
             update webhook_delivery set next_attempt_at = app_now(),
                 is_replay = is_replay or status in ('success', 'exhausted'),
                 status = case when status = 'failed' then 'failed' else 'pending' end
-            where agent_id = $1 and delivery_id = $2 returning *",
+            where agent_id = $1 and delivery_id = $2
+            returning delivery_id, seq, event, status, attempts, log, next_attempt_at, is_replay",
             &[&agent, &id],
         )
         .await?;

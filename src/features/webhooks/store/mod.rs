@@ -65,7 +65,9 @@ pub async fn lock(tx: &Tx, agent: AgentId) -> Result<Option<WebhookRow>> {
     let row = tx
         .query_opt(
             "-- webhooks.lock
-            select * from webhook where agent_id = $1 for no key update",
+            select agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at, created_at, updated_at
+            from webhook where agent_id = $1 for no key update",
             &[&agent],
         )
         .await?;
@@ -89,7 +91,8 @@ pub async fn put(
             on conflict (agent_id) do update set url = $2, status = 'pending_verification', credential_id = $3,
                 sealed_secret = $4, sealed_previous = null, previous_valid_until = null, last_error = null,
                 verified_at = null, updated_at = app_now(), url_session_id = $5, secret_session_id = $5
-            returning *",
+            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at, created_at, updated_at",
             &[&agent.id, &url, &credential, &sealed_secret, &agent.by.session()],
         )
         .await?;
@@ -130,7 +133,9 @@ pub async fn rotate_secret(
                 sealed_previous = case when $3::float8 > 0 then sealed_secret end,
                 previous_valid_until = case when $3::float8 > 0 and sealed_secret is not null
                     then app_now() + make_interval(secs => $3) end
-            where agent_id = $1 returning *",
+            where agent_id = $1
+            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at, created_at, updated_at",
             &[
                 &agent.id,
                 &sealed_secret,
@@ -155,7 +160,9 @@ pub async fn conclude_challenge(
             update webhook set last_error = $3, updated_at = app_now(),
                 status = case when $3::text is null then 'active' else 'pending_verification' end,
                 verified_at = case when $3::text is null then app_now() else verified_at end
-            where agent_id = $1 and credential_id = $2 returning *",
+            where agent_id = $1 and credential_id = $2
+            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at, created_at, updated_at",
             &[&agent, &credential, &error],
         )
         .await?;

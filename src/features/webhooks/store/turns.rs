@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -6,8 +8,12 @@ use crate::{
     db::Db,
     error::Result,
     ids::{AgentId, TokenId},
+    telemetry::trace::TraceContext,
     work::Tx,
 };
+
+/// Most bytes of the traces that wait for an agent's turn. Further ones replace them.
+const MAX_TRACES_BYTES: i32 = 8 * 1024;
 
 /// The time for which a turn is valid without a renewal. A dead worker's turns are due again then.
 pub const LEASE_SECONDS: f64 = 30.0;
@@ -70,7 +76,22 @@ pub struct Claim {
     pub has_open: bool,
     /// Whether a socket was online in the turn before.
     pub was_parked: bool,
+    pub traces: Traces,
     pub endpoint: EndpointRow,
+}
+
+/// The traces of events, by their numbers in the agent's inbox. Only sampled events have one.
+pub type Traces = HashMap<i64, TraceContext>;
+
+fn traces(row: &Row) -> Traces {
+    let Some(text) = row.get::<_, Option<&str>>("traces") else {
+        return Traces::new();
+    };
+    let texts: HashMap<i64, String> = serde_json::from_str(text).unwrap_or_default();
+    let parsed = texts
+        .into_iter()
+        .map(|(seq, text)| Some((seq, text.parse().ok()?)));
+    parsed.flatten().collect()
 }
 
 /// The address of a claimed turn and what signs for it.
@@ -104,18 +125,18 @@ pub async fn claim(db: &Db, calm: i64, failing: i64) -> Result<Vec<Claim>> {
         .query(
             "-- webhooks.claim
             with calm as materialized (
-                select agent_id, is_leased or has_open or has_replays as has_open, is_parked from webhook_turn
+                select agent_id, is_leased or has_open or has_replays as has_open, is_parked, traces from webhook_turn
                 where due_at <= app_now() and failures = 0 order by due_at limit $1 for update skip locked
             ), failing as materialized (
-                select agent_id, is_leased or has_open or has_replays as has_open, is_parked from webhook_turn
+                select agent_id, is_leased or has_open or has_replays as has_open, is_parked, traces from webhook_turn
                 where due_at <= app_now() and failures > 0 order by due_at limit $2 for update skip locked
             ), claimed as (
                 update webhook_turn t set is_leased = true, is_woken = false, is_parked = false, has_replays = false, has_open = due.has_open,
-                    turn = t.turn + 1, due_at = app_now() + make_interval(secs => $3)
+                    turn = t.turn + 1, due_at = app_now() + make_interval(secs => $3), traces = null
                 from (select * from calm union all select * from failing) due
                 where t.agent_id = due.agent_id
                 returning t.agent_id, t.turn, t.failures, t.done::text as done, due.has_open,
-                    due.is_parked as was_parked
+                    due.is_parked as was_parked, due.traces::text as traces
             )
             select c.*, w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at,
                 r.acked_seq, inbox_epoch() as epoch, (
@@ -135,6 +156,7 @@ pub async fn claim(db: &Db, calm: i64, failing: i64) -> Result<Vec<Claim>> {
         epoch: row.get("epoch"),
         has_open: row.get("has_open"),
         was_parked: row.get("was_parked"),
+        traces: traces(row),
         endpoint: endpoint(row),
     };
     Ok(rows.iter().map(claim).collect())
@@ -146,7 +168,7 @@ pub async fn reload(db: &Db, agent: AgentId) -> Result<Option<EndpointRow>> {
     let row = client
         .query_opt(
             "-- webhooks.reload
-            select w.*, (
+            select w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at, (
                 select token_id from live_agent_token t where t.agent_id = w.agent_id
                 order by valid_until desc limit 1) as token_id
             from webhook w where w.agent_id = $1",
@@ -198,6 +220,32 @@ pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woke
         }
     }
     Ok(woken)
+}
+
+/// Notes the traces of events for the next turns of their agents: the agent, the event's number in
+/// its inbox, the trace.
+pub async fn note_traces(db: &Db, traced: &[(Uuid, i64, TraceContext)]) -> Result<()> {
+    let agents: Vec<Uuid> = traced.iter().map(|(agent, ..)| *agent).collect();
+    let seqs: Vec<i64> = traced.iter().map(|(_, seq, _)| *seq).collect();
+    let traces: Vec<String> = traced.iter().map(|(.., trace)| trace.to_string()).collect();
+    let client = db.read().await?;
+    client
+        .execute(
+            "-- webhooks.note_traces
+            with held as materialized (
+                select agent_id from webhook_turn where agent_id = any($1) and is_open order by agent_id for update
+            ), said as (
+                select agent_id, jsonb_object_agg(seq::text, trace) as traces
+                from unnest($1::uuid[], $2::int8[], $3::text[]) as said (agent_id, seq, trace)
+                where agent_id = any(array(select agent_id from held)) group by agent_id
+            )
+            update webhook_turn t
+            set traces = case when octet_length(t.traces::text) < $4 then t.traces || said.traces else said.traces end
+            from said where t.agent_id = said.agent_id",
+            &[&agents, &seqs, &traces, &MAX_TRACES_BYTES],
+        )
+        .await?;
+    Ok(())
 }
 
 /// A held turn that still counts; the flag says whether events came.
@@ -273,22 +321,32 @@ pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Re
     Ok(released > 0)
 }
 
-/// Goes on with a turn after events came. None if the turn is lost; else whether replays came.
-pub async fn go_on(db: &Db, agent: AgentId, turn: i32) -> Result<Option<bool>> {
+/// What has come for a turn since its claim.
+pub struct News {
+    /// Whether replays came.
+    pub has_replays: bool,
+    pub traces: Traces,
+}
+
+/// Goes on with a turn after events came. None if the turn is lost.
+pub async fn go_on(db: &Db, agent: AgentId, turn: i32) -> Result<Option<News>> {
     let client = db.read().await?;
     let row = client
         .query_opt(
             "-- webhooks.go_on
             with held as materialized (
-                select agent_id, has_replays from webhook_turn
+                select agent_id, has_replays, traces from webhook_turn
                 where agent_id = $1 and turn = $2 and is_leased and is_open for update
             )
-            update webhook_turn t set is_woken = false, has_replays = false
-            from held where t.agent_id = held.agent_id returning held.has_replays",
+            update webhook_turn t set is_woken = false, has_replays = false, traces = null
+            from held where t.agent_id = held.agent_id returning held.has_replays, held.traces::text as traces",
             &[&agent, &turn],
         )
         .await?;
-    Ok(row.map(|row| row.get("has_replays")))
+    Ok(row.map(|row| News {
+        has_replays: row.get("has_replays"),
+        traces: traces(&row),
+    }))
 }
 
 /// Whether the turn still counts. Locks it.

@@ -19,7 +19,8 @@ use self::{
     places::{Haystack, RedisCommands},
 };
 use crate::support::{
-    Agent, Authenticator, Caller, ProcessNode, Receiver, User, World, private_redis, psql,
+    Agent, Authenticator, Caller, Collector, ProcessNode, Receiver, User, World, private_redis,
+    psql,
 };
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -45,12 +46,16 @@ pub struct Cast {
     /// Of Alice with the agent.
     conversation: String,
     receiver: Receiver,
+    /// Has the spans of all requests.
+    collector: Collector,
 }
 
 impl Cast {
     async fn new(world: &Arc<World>) -> Self {
         // Everything that an operator could make a node log.
-        let loud = [("LOG", "trace")];
+        let collector = Collector::start().await;
+        let export = collector.settings("node", "1");
+        let loud = [&[("LOG", "trace")], &export[..]].concat();
         let nodes = [
             ProcessNode::start_in_with(world, &loud).await,
             ProcessNode::start_in_with(world, &loud).await,
@@ -70,6 +75,7 @@ impl Cast {
             agent,
             conversation,
             receiver: Receiver::start().await,
+            collector,
         }
     }
 
@@ -86,6 +92,9 @@ impl Cast {
         for node in &self.nodes {
             all.push(("log".to_owned(), node.log().into_bytes()));
             all.push(("metrics".to_owned(), node.metrics().await.into_bytes()));
+        }
+        for exported in self.collector.spans() {
+            all.push(("span".to_owned(), format!("{exported:?}").into_bytes()));
         }
         for call in self.receiver.all() {
             let said = format!("{:?} {}", call.headers, call.body);
@@ -269,6 +278,7 @@ async fn nothing_that_a_client_keeps_to_itself_reaches_any_place_of_the_server()
         "mail",
         "log",
         "metrics",
+        "span",
         "webhook",
     ] {
         let is_there = |(place, bytes): &Haystack| place.starts_with(kind) && !bytes.is_empty();

@@ -28,19 +28,24 @@ impl std::ops::Deref for Agent {
 
 impl Agent {
     pub async fn create(node: &TestNode, owner: &User, name: &str) -> Self {
+        Self::create_by(Caller::new(node), &owner.on(node), name).await
+    }
+
+    /// Creates an agent through the API at the owner's node. `caller` becomes the agent's.
+    pub async fn create_by(caller: Caller, owner: &User, name: &str) -> Self {
         let body = CreateAgent {
             display_name: DisplayName(name.to_owned()),
             description: None,
             manifest: None,
         };
-        let answer = owner.on(node).post("/agents", body).await.expect(201);
+        let answer = owner.post("/agents", body).await.expect(201);
         let CreatedAgent {
             agent_id,
             token: Secret(token),
             ..
         } = answer.read();
         Agent {
-            caller: Caller::new(node).with_token(&token),
+            caller: caller.with_token(&token),
             id: agent_id.to_string(),
             token,
         }

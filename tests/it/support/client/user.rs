@@ -37,7 +37,11 @@ impl std::ops::Deref for User {
 
 impl User {
     pub async fn register(node: &TestNode, name: &str) -> Self {
-        let caller = Caller::new(node);
+        Self::register_by(Caller::new(node), name).await
+    }
+
+    /// Registers through the API at the caller's node, whose mails are files.
+    pub async fn register_by(caller: Caller, name: &str) -> Self {
         let email = format!("{name}-{}@example.org", ulid().to_string().to_lowercase());
         let code = caller.code(&email, "register").await;
         let answer = caller

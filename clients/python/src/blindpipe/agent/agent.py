@@ -1,4 +1,4 @@
-"""An agent: what comes is opened and handled in order, and answered exactly once."""
+"""An agent: it opens and handles events in order, and answers each exactly once."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from ..core.types import Event
 from ..e2ee import E2eeError
 from ..errors import BlindpipeError
 from ..hooks import HookCaller
+from ..transport.acks import Acks
 from ..transport.backlog import Backlog
 from .dispatcher import Dispatcher
 from .options import AgentOptions
 from .parts import AgentParts
 from .processor import Processor
 
-ACK_INTERVAL_SECONDS: Final = 0.2
 STOP_GRACE_SECONDS: Final = 25.0
 
 
@@ -46,17 +46,20 @@ class Inbox:
     def __init__(self, setup: InboxParts) -> None:
         self._setup = setup
         concurrency = setup.options.concurrency
-        self._dispatcher = Dispatcher(concurrency, self._handle, self._progress)
+        self._acks = Acks(setup.send_ack)
+        self._dispatcher = Dispatcher(concurrency, self._handle, self._acks.note)
         self._arrived: deque[tuple[Event, bool]] = deque()
         self._intake: asyncio.Task[None] | None = None
         self._backlog = Backlog()
-        self._ack_timer: asyncio.TimerHandle | None = None
         self.received: str | None = None
         """The cursor of the last event taken in."""
-        self.ackable: str | None = None
-        """Handled, and not acknowledged yet."""
         self.replayed_to = 0
         """Numbers up to this one were in the inbox before this connection."""
+
+    @property
+    def ackable(self) -> str | None:
+        """Handled, and not acknowledged yet."""
+        return self._acks.pending
 
     async def room(self) -> None:
         """Returns when few enough events wait, or the agent stops."""
@@ -156,19 +159,9 @@ class Inbox:
             setup.on_failure(error)
             raise error
 
-    def _progress(self, cursor: str) -> None:
-        self.ackable = cursor
-        if self._ack_timer is None:
-            loop = asyncio.get_running_loop()
-            self._ack_timer = loop.call_later(ACK_INTERVAL_SECONDS, self.flush_ack)
-
     def flush_ack(self) -> None:
         """Tells the server now what it may forget."""
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
-        if self.ackable is not None and self._setup.send_ack(self.ackable):
-            self.ackable = None
+        self._acks.flush()
 
     async def settled(self) -> None:
         """All events taken in are handled, or the agent stops."""
@@ -195,5 +188,3 @@ class Inbox:
         if self._intake is not None:
             self._intake.cancel()
         self.flush_ack()
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()

@@ -1,4 +1,4 @@
-"""Where an agent keeps what it has learned about others' keys."""
+"""The stores in which an agent keeps the keys of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent begins: its keys, what it remembers, and the parts that work together."""
+"""The start of an agent: its keys, its pins, and the parts that work together."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, cast
@@ -18,9 +18,8 @@ from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
-from ..transport.backlog import Backlog
 from ..transport.http import Call
-from ..transport.socket import Frame, Socket, SocketOptions
+from ..transport.socket import Frame
 from .account import Account
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
@@ -33,6 +32,7 @@ from .events import (
     ToolRequestEvent,
     TypingEvent,
 )
+from .feed import Feed
 from .rotation import NotGiven, Rotator
 from .tool_requests import BegunStore, MemoryBegun, open_tool_request
 
@@ -300,58 +300,11 @@ class Client:
         An event is acknowledged when the next one is asked for. Close the iterator
         (`contextlib.aclosing`) to leave before the end.
         """
-        frames: asyncio.Queue[Frame | None] = asyncio.Queue()
-        received: list[str] = []
-        # The rest of a long backlog comes again with the next connection.
-        backlog, is_dropped = Backlog(), False
-
-        async def auth() -> Frame:
-            await backlog.room()
-            resume = {"resume": received[-1]} if received else {}
-            return {"type": "auth", "access_token": await self.account.token(), **resume}
-
-        def on_ready(_frame: Frame) -> None:
-            nonlocal is_dropped
-            is_dropped = False
-
-        def on_frame(frame: Frame, size: int) -> None:
-            nonlocal is_dropped
-            if is_dropped:
-                return
-            if frame["type"] == "event":
-                received[:] = [frame["cursor"]]
-                if not backlog.add(frame["cursor"], size):
-                    is_dropped = True
-                    socket.drop()
-            elif frame["type"] == "resync_required":
-                received[:] = [frame["head"]]
-                self.session.missed_events()
-                self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
-            frames.put_nowait(frame)
-
-        socket = Socket(
-            SocketOptions(
-                self.account.http,
-                self._hooks,
-                auth=auth,
-                renew=self.account.renew,
-                on_frame=on_frame,
-                on_ready=on_ready,
-            )
-        )
-        run = asyncio.create_task(socket.run())
-        run.add_done_callback(lambda _run: frames.put_nowait(None))
-        try:
-            while (frame := await frames.get()) is not None:
+        feed = Feed(self.account, self._hooks, lambda: self.session.missed_events())
+        async with aclosing(feed.frames()) as frames:
+            async for frame in frames:
                 for event in await self._read(frame):
                     yield event
-                if frame["type"] == "event":
-                    backlog.remove(frame["cursor"])
-                    socket.send({"type": "ack", "cursor": frame["cursor"]})
-            run.result()
-        finally:
-            socket.close()
-            await asyncio.wait([run])
 
     async def _read(self, frame: Frame) -> list[ClientEvent]:
         match frame["type"]:

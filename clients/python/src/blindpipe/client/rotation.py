@@ -1,4 +1,4 @@
-"""A fresh secret for a conversation: who gets it, and what the server's refusals mean."""
+"""A fresh secret for a conversation: its recipients, and the server's refusals."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from .errors import E2eeError
 from .keys import Principal, PrivateKeys, PublicKeys, Secret
 
 MAX_SLOTS: Final = 32
-MAX_CACHED_HEADERS: Final = 16
+MAX_CACHED_HEADERS: Final = 4
 NO_VIEW: Final = bytes(20)
 """The view of a sender that does not know the version and the hash of its own key list."""
 _FIXED = struct.Struct(">BBBBI16s16s16s32s")

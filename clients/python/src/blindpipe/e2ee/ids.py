@@ -14,7 +14,7 @@ from .errors import E2eeError
 from .keys import Principal
 
 MAX_CACHED_IDS: Final = 4096
-"""The same few conversations and members stand in most messages."""
+"""Most messages name few conversations and members."""
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ALIKE = str.maketrans("ILO", "110")
 # Python's digits of base 32; the letters that Crockford leaves out become no digits.

@@ -34,6 +34,10 @@ class Backlog:
         if len(self._sizes) <= RESUME_BELOW_EVENTS and self._bytes <= RESUME_BELOW_BYTES:
             self._has_room.set()
 
+    def end(self) -> None:
+        """Nobody takes events any more, so nobody waits for room."""
+        self._has_room.set()
+
     async def room(self) -> None:
         """Returns when few enough events wait."""
         await self._has_room.wait()

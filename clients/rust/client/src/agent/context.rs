@@ -1,4 +1,4 @@
-//! What a handler gets.
+//! The context of a handler: an event, and the ways to answer it.
 
 use std::sync::{
     Arc, LazyLock,
@@ -42,7 +42,7 @@ pub struct SendOptions {
 pub struct Question {
     /// The handler of [`super::AgentBuilder::on_answer`] with this tag gets the answer.
     pub tag: String,
-    /// What is asked.
+    /// The question.
     pub text: String,
     /// The answers to choose from.
     pub choices: Vec<String>,
@@ -143,7 +143,7 @@ impl Context {
         self.answered().and_then(|answered| answered.opened.sent_at)
     }
 
-    /// Whether it was in the inbox before this connection.
+    /// Whether it was in the inbox before this connection, or a webhook tries it again.
     #[must_use]
     pub fn replayed(&self) -> bool {
         self.0.given.replayed

@@ -27,7 +27,7 @@ use crate::{
     transport::{Bearer, Call, Http, Socket},
 };
 
-/// What an agent is made of.
+/// The description of an agent.
 pub(super) struct Config {
     pub(super) server: Server,
     pub(super) agent_id: AgentId,

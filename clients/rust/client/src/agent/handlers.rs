@@ -1,4 +1,4 @@
-//! What a developer has registered, and how it is run.
+//! A developer's handlers, and how they run.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -237,7 +237,7 @@ impl Inbox {
                 .handlers
                 .process(&self.core, event, replayed, stop)
                 .await;
-            // What was learned is kept before the event is acknowledged.
+            // The lessons of an event are kept before the event is acknowledged.
             self.core.save();
             let Err(error) = processed else { break };
             if self.stopping.is_cancelled() {
@@ -278,7 +278,7 @@ impl Inbox {
         tokio::time::sleep(ACK_INTERVAL).await;
     }
 
-    /// What to acknowledge now. `sent` gets the cursor, and answers whether it went out.
+    /// Gives `sent` the cursor to acknowledge now; it answers whether the cursor went out.
     pub(super) fn flush_ack(&self, sent: impl FnOnce(Cursor) -> bool) {
         let mut ackable = self.ackable.lock();
         if let Some(cursor) = *ackable

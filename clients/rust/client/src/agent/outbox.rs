@@ -21,7 +21,7 @@ const SAFE_REPEAT_MS: u64 = 20 * 3_600_000;
 const HISTORY_PAGE: u32 = 100;
 const MAX_HISTORY_PAGES: u32 = 20;
 
-/// What a send answers, and where a search for an earlier run begins.
+/// The message that a send answers. A search for an earlier run begins there.
 #[derive(Clone, Debug)]
 pub(crate) struct Answered {
     pub(crate) message: Message,
@@ -168,7 +168,7 @@ impl Outbox<'_> {
         })
     }
 
-    /// One's own message with this id, after the message that it answers.
+    /// This agent's message with this id, after the message that it answers.
     pub(super) async fn find(&self, draft: &Draft<'_>) -> Result<Option<Sent>> {
         let mut cursor = draft.in_reply_to().map(|id| id.to_string());
         let direction = if cursor.is_some() {
@@ -208,7 +208,7 @@ impl Outbox<'_> {
         Ok((page.data, page.next_cursor))
     }
 
-    /// One's own question, opened; none if the history does not have it.
+    /// This agent's question, opened; none if the history does not have it.
     pub(super) async fn question(&self, answer: &Message) -> Result<Option<OpenedMessage>> {
         let mut cursor = Some(answer.message_id.to_string());
         for _ in 0..MAX_HISTORY_PAGES {

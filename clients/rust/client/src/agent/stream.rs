@@ -65,7 +65,7 @@ impl MessageStream {
         self.id
     }
 
-    /// What was written.
+    /// The text so far.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -150,7 +150,7 @@ impl MessageStream {
         answered.map(|answered| answered.message.message_id)
     }
 
-    /// One durable, signed message: the text that was written.
+    /// Ends as a durable, signed message: the text that was written.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl MessageStream {
         self.end_with(content).await
     }
 
-    /// One durable, signed message with another content.
+    /// Ends as a durable, signed message with another content.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ use crate::{
 /// Events bring answers at once; this look is for answers that come another way.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// What a device is asked to do.
+/// A request to a device.
 #[derive(Clone, Debug, Default)]
 pub struct ToolCall {
     /// The tool.
@@ -36,7 +36,7 @@ pub struct ToolCall {
     pub scope: String,
     /// Its arguments.
     pub arguments: Content,
-    /// What the person reads, beside the arguments.
+    /// The words that the person reads beside the arguments.
     pub prompt: Option<String>,
     /// The device that is asked; all devices of the person without it.
     pub device: Option<String>,
@@ -46,7 +46,7 @@ pub struct ToolCall {
     pub key: Option<String>,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResult {
     /// `executed` counts only with an envelope of the person asked, for exactly this request.

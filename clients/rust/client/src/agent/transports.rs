@@ -28,7 +28,7 @@ use crate::{
 };
 
 const POLL_WAIT_SECONDS: u32 = 25;
-const POLL_LIMIT: u32 = 100;
+const MAX_POLL_EVENTS: usize = 100;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -178,11 +178,14 @@ pub(super) async fn poll(core: &Core, inbox: &Inbox, stopping: &CancellationToke
 async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> Result<()> {
     let mut cursor: Option<Cursor> = None;
     let mut failures = 0;
+    // Until a page is not full, its events may have been there before this run.
+    let mut looks_back = true;
     while !stopping.is_cancelled() {
+        let wait = if looks_back { 0 } else { POLL_WAIT_SECONDS };
         let call = Call::get(format!("/agents/{}/messages/poll", core.agent_id))
             .query("cursor", cursor)
-            .query("wait", Some(POLL_WAIT_SECONDS))
-            .query("limit", Some(POLL_LIMIT));
+            .query("wait", Some(wait))
+            .query("limit", Some(MAX_POLL_EVENTS));
         let page = tokio::select! {
             page = core.http.json::<Page>(call) => page,
             () = stopping.cancelled() => return Ok(()),
@@ -190,6 +193,10 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
         match page {
             Ok(page) => {
                 failures = 0;
+                if let Some(last) = page.data.last().filter(|_| looks_back) {
+                    inbox.replayed_to.store(last.seq, Ordering::Relaxed);
+                }
+                looks_back &= page.data.len() == MAX_POLL_EVENTS;
                 page.data
                     .into_iter()
                     .for_each(|event| inbox.take(event, false));

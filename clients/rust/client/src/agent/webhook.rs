@@ -102,14 +102,15 @@ impl Webhook {
             }
             Some("webhook.test") => WebhookAnswer::new(200, &json!({})),
             _ => match serde_json::from_slice::<InboxEvent>(body) {
-                Ok(event) => self.handle(event).await,
+                // A delivery tells which attempt it is.
+                Ok(event) => self.handle(event, call["attempt"].as_u64() > Some(1)).await,
                 Err(_) => WebhookAnswer::new(400, &json!({ "error": "no event" })),
             },
         }
     }
 
-    async fn handle(&self, event: InboxEvent) -> WebhookAnswer {
-        match tokio::time::timeout(DEADLINE, Box::pin(self.process(event))).await {
+    async fn handle(&self, event: InboxEvent, replayed: bool) -> WebhookAnswer {
+        match tokio::time::timeout(DEADLINE, Box::pin(self.process(event, replayed))).await {
             Ok(Ok(())) => WebhookAnswer::new(200, &json!({})),
             Ok(Err(failed)) => {
                 error!(error = failed.kind(), "a handler has failed");
@@ -122,7 +123,7 @@ impl Webhook {
         }
     }
 
-    async fn process(&self, event: InboxEvent) -> Result<()> {
+    async fn process(&self, event: InboxEvent, replayed: bool) -> Result<()> {
         let core = self.agent.start().await?;
         if event.event == "artifact_response"
             && let Some(outcome) = event.data::<ToolCallOutcome>()
@@ -133,7 +134,7 @@ impl Webhook {
         let stopping = CancellationToken::new();
         let _stop = stopping.clone().drop_guard();
         let handlers = self.agent.handlers();
-        let handled = handlers.process(&core, event, false, &stopping).await;
+        let handled = handlers.process(&core, event, replayed, &stopping).await;
         core.save();
         handled
     }

@@ -232,7 +232,7 @@ impl ClientBuilder {
         let account = Account::new(&self.server, self.hooks.clone())?;
         let identity = account.sign_in(path, body).await?;
         let document = self.load()?;
-        // What another person or device left there is not this one's.
+        // A document of another person or device is not this one's.
         let before = state::restore_identity(&document["session"]);
         let is_own = before.is_some_and(|(before, _)| {
             before.user_id == identity.user_id && before.device_id == identity.device_id

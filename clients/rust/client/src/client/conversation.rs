@@ -70,6 +70,8 @@ impl Conversation {
         let session = self.client.session()?;
         let entry = session.load(self.id).await?;
         let info = entry.info.clone();
+        drop(entry);
+        self.client.save_if_dirty();
         info.ok_or(Error::Usage("the conversation was not read"))
     }
 
@@ -163,6 +165,9 @@ impl Conversation {
         };
         let bytes = content::encode(&content)?;
         let sealed = session.seal(self.id, &place, &bytes, options).await?;
+        // Epochs and pins are stored before anything is said under them: after a restart, nothing
+        // goes back behind them.
+        self.client.save_if_dirty();
         Ok(payload_of(&sealed))
     }
 
@@ -244,6 +249,7 @@ impl Conversation {
             Err(Error::Decrypt(reason)) => Err(reason),
             Err(error) => return Err(error),
         };
+        self.client.save_if_dirty();
         Ok(Received { message, opened })
     }
 

@@ -8,7 +8,7 @@ use blindpipe_e2ee::{
 use blindpipe_protocol::{
     devices::{Device, RevokedDevice},
     ids::{Principal, UserId},
-    keys::{Argon2Params, Introduction, KeyBackup, PutKeyBackup, StoredKeyBackup},
+    keys::{Argon2Params, Introduction, KeyBackup, KeyDirectory, PutKeyBackup, StoredKeyBackup},
     text::{Blob, DeviceId, Key32, Scheme},
 };
 
@@ -21,6 +21,14 @@ use crate::{
 
 /// The devices of a person, and this device's keys.
 pub struct Devices<'a>(pub(super) &'a Client);
+
+/// A backup that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The directory shows another key for the backup's device, or none. Such a backup opens less,
+    /// and it introduces nobody: other people confirm this device's key.
+    pub is_old: bool,
+}
 
 impl Devices<'_> {
     /// All devices.
@@ -63,19 +71,27 @@ impl Devices<'_> {
         self.set_up(password, Vec::new(), None).await
     }
 
-    /// Reads the newest backup that opens. Restored keys open old messages and introduce this
-    /// device, which gets keys of its own.
+    /// Reads the newest backup that opens; one that the directory still shows goes before old ones.
+    /// Restored keys open old messages and introduce this device, which gets keys of its own.
     ///
     /// # Errors
     ///
     /// `wrong_key` for a wrong password; every refusal of the service.
-    pub async fn restore(&self, password: &str) -> Result<()> {
+    pub async fn restore(&self, password: &str) -> Result<Restored> {
+        let user_id = self.0.user_id()?;
         let call = Call::get("/keys/backup");
-        let backups = self.0.http().page::<KeyBackup>(call).await?.data;
+        let mut backups = self.0.http().page::<KeyBackup>(call).await?.data;
+        let call = Call::get(format!("/keys/users/{user_id}/devices"));
+        let directory: KeyDirectory = self.0.http().data(call).await?;
+        backups.sort_by_key(|backup| !is_shown(&directory, backup));
         let mut fault = Error::Decrypt(blindpipe_e2ee::Error::NoEpochKey);
         for backup in backups {
-            match open(self.0.user_id()?, &backup, password).await {
-                Ok(restored) => return self.take(&backup, restored, password).await,
+            match open(user_id, &backup, password).await {
+                Ok(opened) => {
+                    let is_old = !is_shown(&directory, &backup);
+                    self.take(&backup, opened, is_old, password).await?;
+                    return Ok(Restored { is_old });
+                }
                 Err(error @ Error::Decrypt(_)) => fault = error,
                 Err(error) => return Err(error),
             }
@@ -83,14 +99,21 @@ impl Devices<'_> {
         Err(fault)
     }
 
-    async fn take(&self, of: &KeyBackup, restored: backup::Restored, password: &str) -> Result<()> {
-        let backup::Restored { keys, mut earlier } = restored;
-        if of.device_id == self.0.device_id()? {
+    async fn take(
+        &self,
+        of: &KeyBackup,
+        opened: backup::Restored,
+        is_old: bool,
+        password: &str,
+    ) -> Result<()> {
+        let backup::Restored { keys, mut earlier } = opened;
+        if of.device_id == self.0.device_id()? && !is_old {
             let signer = keys;
             return self.0.hold(DeviceKeys { signer, earlier });
         }
         earlier.insert(0, (keys.key_id(), keys.x25519().clone()));
-        self.set_up(password, earlier, Some(keys)).await
+        let by = (!is_old).then_some(keys);
+        self.set_up(password, earlier, by).await
     }
 
     async fn set_up(
@@ -129,6 +152,15 @@ impl Devices<'_> {
         self.0.http().data::<StoredKeyBackup>(call).await?;
         Ok(())
     }
+}
+
+/// Whether the directory shows the backup's key for the backup's device.
+fn is_shown(directory: &KeyDirectory, backup: &KeyBackup) -> bool {
+    directory.devices.iter().any(|device| {
+        device.device_id == backup.device_id
+            && device.public_key == backup.public_key
+            && device.signing_public_key == backup.signing_public_key
+    })
 }
 
 fn introduction(

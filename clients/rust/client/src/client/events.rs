@@ -1,4 +1,4 @@
-//! What comes to a person, over a socket that reconnects.
+//! A person's events, over a socket that reconnects.
 
 use std::{
     collections::VecDeque,
@@ -34,7 +34,7 @@ use crate::{
 
 const MAX_WAITING_FRAMES: usize = 4096;
 
-/// What a person sees happen.
+/// Something that a person sees happen.
 #[non_exhaustive]
 pub enum ClientEvent {
     /// A message, opened if it opens.

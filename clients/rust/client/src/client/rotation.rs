@@ -37,6 +37,7 @@ impl Client {
         for attempt in 1.. {
             let mut entry = session.load(id).await?;
             let Err(error) = self.rotate_once(&session, &mut entry).await else {
+                self.save_if_dirty();
                 return Ok(());
             };
             match error.code() {

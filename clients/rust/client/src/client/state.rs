@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::account::Identity;
 use crate::{Error, Result};
 
-/// What this device holds.
+/// This device's keys.
 #[derive(Clone)]
 pub(super) struct DeviceKeys {
     pub(super) signer: PrivateKeys,
@@ -67,7 +67,7 @@ pub(super) fn restore_identity(stored: &Value) -> Option<(Identity, String)> {
     Some((identity, stored["cookie"].as_str()?.to_owned()))
 }
 
-/// What a person has chosen on this device.
+/// A person's choices on this device.
 pub(super) struct Choices {
     /// Conversations to write in clear.
     pub(super) clear: BTreeSet<ConversationId>,

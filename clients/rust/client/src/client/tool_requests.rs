@@ -48,7 +48,7 @@ impl ToolRequest {
         self.prompt.as_deref()
     }
 
-    /// What this device's own table of tools and its own records say: the server's word can only
+    /// Decides by this device's own table of tools and its own records: the server's word can only
     /// raise the sensitivity.
     #[must_use]
     pub fn decide(&self) -> Decision {

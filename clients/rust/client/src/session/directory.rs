@@ -151,7 +151,7 @@ fn of_agent(key: blindpipe_protocol::agents::AgentKey) -> Option<PublicKeys> {
     })
 }
 
-/// What is no key of 32 bytes becomes the key of zeros, which nobody accepts.
+/// Other bytes than 32 become the key of zeros, which nobody accepts.
 fn key32(bytes: &Blob) -> [u8; 32] {
     bytes.0.as_slice().try_into().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One principal's conversations: what it can open, and what it may seal with.
+//! A principal's conversations: what it can open, and what it may seal with.
 
 mod directory;
 mod opening;
@@ -43,10 +43,10 @@ use crate::{
     transport::{Call, Clock, Http, is_missing, rng},
 };
 
-/// What signs and opens.
+/// The private keys that sign and open.
 pub(crate) struct Keys {
     pub(crate) signer: PrivateKeys,
-    /// What opens wraps, the signer's own first.
+    /// The keys that open wraps, the signer's own first.
     pub(crate) opening: Vec<OpeningKey>,
 }
 
@@ -93,7 +93,7 @@ struct Slot {
     entry: Arc<AsyncMutex<Entry>>,
 }
 
-/// What is known of a conversation.
+/// A conversation as it is known here.
 pub(crate) struct Entry {
     pub(crate) id: ConversationId,
     pub(crate) room: Room,
@@ -105,7 +105,7 @@ pub(crate) struct Entry {
 
 pub(crate) type EntryGuard = OwnedMutexGuard<Entry>;
 
-/// What a seal needs beside place and content.
+/// The options of a seal, beside place and content.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SealOptions<'a> {
     /// The epoch of the message that is answered.

@@ -1,4 +1,4 @@
-//! What comes: events, and messages that were opened.
+//! Events, and messages that were opened.
 
 use blindpipe_e2ee::{KeyId, trust::Notice};
 use blindpipe_protocol::{
@@ -83,7 +83,7 @@ pub struct OpenedMessage {
     pub re: Option<[u8; 32]>,
     /// Whether it was here before.
     pub is_replay: bool,
-    /// What stands beside it when it is shown.
+    /// The notices that stand beside it when it is shown.
     pub notices: Vec<Notice>,
 }
 
@@ -95,7 +95,7 @@ impl OpenedMessage {
     }
 }
 
-/// One's own ids of messages are ULIDs: this is one's bytes.
+/// The id of a message from its bytes; clients choose ULIDs.
 pub(crate) fn message_id(id: blindpipe_e2ee::Id) -> MessageId {
     MessageId(uuid::Uuid::from_bytes(id))
 }
@@ -146,7 +146,7 @@ pub(crate) fn raw(value: &impl serde::Serialize) -> RawJson {
     RawJson::of(value).expect("JSON values are written")
 }
 
-/// What came in clear: nobody's word but the server's.
+/// A message that came in clear: nobody's word but the server's.
 pub(crate) fn clear_message(message: &Message) -> OpenedMessage {
     let payload = message.payload.as_ref().map(RawJson::as_str);
     let content = payload.and_then(|payload| serde_json::from_str(payload).ok());

@@ -1,4 +1,4 @@
-//! One socket to `/ws` that comes back: handshake, liveness, reconnects.
+//! A socket to `/ws` that comes back: handshake, liveness, reconnects.
 
 use std::{
     collections::HashMap,
@@ -66,12 +66,12 @@ impl Frame {
     }
 }
 
-/// What a socket asks of its client, and tells it.
+/// The client of a socket: it is asked, and told.
 pub(crate) trait SocketOwner: Send + Sync {
     /// The credential of this moment.
     fn auth(&self) -> BoxFuture<'_, Result<Auth>>;
 
-    /// What a 4401 asks for: true if a new token is there.
+    /// Renews the token after a 4401: true if a new one is there.
     fn renew(&self) -> BoxFuture<'_, bool>;
 
     /// The connections that hold the places, for a 4409.

@@ -1,27 +1,24 @@
 //! An agent and a person on two nodes.
 
-use blindpipe_client::client::ClientEvent;
-use blindpipe_client::testing::PROTECTION_PASSWORD;
+use std::sync::Arc;
 
-use crate::support::{QUIET, cluster, echo, running, texts, the_cluster, watch};
+use blindpipe_client::{
+    Client, MemoryStore, client::ClientEvent, protocol::ids::Principal,
+    testing::PROTECTION_PASSWORD,
+};
+use tokio::sync::{Mutex, mpsc};
+
+use crate::support::{
+    QUIET, Talk, cluster, direct, echo, is_by_agent, pair, running, scene, texts, the_cluster,
+    watch,
+};
 
 #[tokio::test]
 async fn an_echo_is_encrypted_both_ways() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("echo", &ada.client, None)
-        .await
-        .expect("an agent");
-    let echo = running(echo(cluster.builder(&agent, 1).expect("a node"))).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
-    conversation.send("Grüße").await.expect("sent");
-    let answer = events.answer(&conversation).await;
+    let scene = scene("echo").await;
+    let mut talk = scene.talk(echo(scene.builder())).await;
+    talk.conversation.send("Grüße").await.expect("sent");
+    let answer = talk.answer().await;
     let opened = answer.opened.as_ref().expect("it opens");
     assert_eq!(opened.text(), "You said: Grüße");
     assert!(opened.encrypted && opened.sender.authentic);
@@ -32,71 +29,95 @@ async fn an_echo_is_encrypted_both_ways() {
         re.is_some_and(|re| re.len() == 44),
         "it names what it answers"
     );
-    echo.stop().await;
+    talk.agent.stop().await;
+}
+
+/// The deltas that come before the answer: number and text of each. `shown` is told of each.
+async fn deltas(
+    talk: &mut Talk,
+    shown: &mpsc::UnboundedSender<()>,
+) -> (Vec<(u64, String)>, String) {
+    let (mut deltas, mut streams) = (Vec::new(), Vec::new());
+    loop {
+        match talk.events.next().await {
+            ClientEvent::Delta {
+                stream_id,
+                n,
+                append,
+                ..
+            } => {
+                deltas.push((n, append));
+                streams.push(stream_id);
+                shown.send(()).expect("the writer waits");
+            }
+            ClientEvent::Message { received, .. } if is_by_agent(&received) => {
+                let id = received.message.client_message_id.expect("an id");
+                assert!(streams.iter().all(|stream| *stream == id.to_string()));
+                return (deltas, received.text().to_owned());
+            }
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test]
-async fn a_stream_is_shown_in_pieces_and_ends_as_one_message() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("writer", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = cluster.builder(&agent, 1).expect("a node");
-    let writer = running(builder.on_message(async |ctx| {
+async fn a_stream_is_shown_piece_by_piece_and_ends_as_one_message() {
+    let scene = scene("writer").await;
+    let (shown, next) = mpsc::unbounded_channel();
+    let next = Arc::new(Mutex::new(next));
+    let writer = scene.builder().on_message(move |ctx| {
+        let next = next.clone();
+        async move {
+            let mut out = ctx.stream()?;
+            for word in ["one ", "two ", "three"] {
+                out.write(word).await;
+                out.flush().await;
+                // The message at the end replaces what is queued, so nothing is left in a queue.
+                next.lock().await.recv().await;
+            }
+            out.end().await
+        }
+    });
+    let mut talk = scene.talk(writer).await;
+    talk.conversation.send("write").await.expect("sent");
+    let (deltas, answer) = deltas(&mut talk, &shown).await;
+    assert_eq!(answer, "one two three");
+    let wanted = [(0, "one "), (1, "two "), (2, "three")];
+    assert_eq!(deltas, wanted.map(|(n, text)| (n, text.to_owned())));
+    talk.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_piece_may_be_missing_and_is_never_joined_or_out_of_order() {
+    let scene = scene("hasty").await;
+    let hasty = scene.builder().on_message(async |ctx| {
         let mut out = ctx.stream()?;
-        for word in ["one ", "two ", "three"] {
-            out.write(word).await;
+        for n in 0..8 {
+            out.write(&format!("{n} ")).await;
             out.flush().await;
         }
         out.end().await
-    }))
-    .await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
-    conversation.send("write").await.expect("sent");
-    let (answer, before) = events.answer_after(conversation.id()).await;
-    assert_eq!(answer.text(), "one two three");
-    let id = answer.message.client_message_id.expect("an id").to_string();
-    let pieces: Vec<_> = before
-        .iter()
-        .filter_map(|event| match event {
-            ClientEvent::Delta {
-                stream_id, append, ..
-            } => {
-                assert_eq!(*stream_id, id);
-                Some(append.as_str())
-            }
-            _ => None,
-        })
-        .collect();
-    // A busy node may join pieces that wait together.
-    assert_eq!(pieces.concat(), "one two three");
-    assert!(pieces.len() > 1, "{pieces:?}");
-    writer.stop().await;
+    });
+    let mut talk = scene.talk(hasty).await;
+    talk.conversation.send("write").await.expect("sent");
+    let (shown, _told) = mpsc::unbounded_channel();
+    let (deltas, answer) = deltas(&mut talk, &shown).await;
+    assert_eq!(answer, "0 1 2 3 4 5 6 7 ");
+    assert!(!deltas.is_empty());
+    assert!(deltas.is_sorted_by(|(a, _), (b, _)| a < b), "{deltas:?}");
+    assert!(deltas.iter().all(|(n, text)| *text == format!("{n} ")));
+    talk.agent.stop().await;
 }
 
 #[tokio::test]
 async fn a_restarted_client_goes_on_with_its_keys() {
-    use blindpipe_client::{Client, MemoryStore};
-    use std::sync::Arc;
     let cluster = cluster().await;
     let store = Arc::new(MemoryStore::default());
     let node = cluster.node(0).expect("a node");
     let builder = Client::builder(node.clone()).store(store.clone());
     let ada = cluster.user_with("ada", builder).await.expect("a person");
     let bob = cluster.user("bob").await.expect("a person");
-    let bob_id = bob.client.user_id().expect("an id");
-    let conversation = ada
-        .client
-        .open_direct(bob_id)
-        .await
-        .expect("a conversation");
+    let conversation = direct(&ada, &bob).await;
     conversation.send("before").await.expect("sent");
     let key = ada.client.key_id().expect("a key");
     let id = conversation.id();
@@ -122,14 +143,8 @@ async fn a_restarted_client_goes_on_with_its_keys() {
 #[tokio::test]
 async fn another_device_restores_the_keys_and_reads_everything() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let bob = cluster.user("bob").await.expect("a person");
-    let bob_id = bob.client.user_id().expect("an id");
-    let conversation = ada
-        .client
-        .open_direct(bob_id)
-        .await
-        .expect("a conversation");
+    let (ada, bob) = pair(&cluster).await;
+    let conversation = direct(&ada, &bob).await;
     conversation.send("for the history").await.expect("sent");
     let phone = cluster
         .device(&ada, 1, "phone")
@@ -150,8 +165,7 @@ async fn another_device_restores_the_keys_and_reads_everything() {
     let devices = phone.devices().list().await.expect("devices");
     assert_eq!(devices.iter().filter(|device| device.has_keys).count(), 2);
     let mine = phone.key_id().expect("a key");
-    let of_ada =
-        blindpipe_client::protocol::ids::Principal::User(ada.client.user_id().expect("an id"));
+    let of_ada = Principal::User(ada.client.user_id().expect("an id"));
     let bob_number = bob.client.safety_number(of_ada, mine).expect("a number");
     assert_eq!(bob_number.len(), 71, "twelve groups of five digits");
 }

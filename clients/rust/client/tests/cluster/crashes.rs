@@ -1,6 +1,7 @@
 //! A handler that dies at every await point: each event is answered exactly once.
 
 use std::{
+    collections::HashMap,
     env,
     future::Future,
     pin::Pin,
@@ -12,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use axum::{body::Bytes, http::HeaderMap, response::IntoResponse};
 use blindpipe_client::{
     Agent, Clock, Context, Result,
     agent::{AgentBuilder, Transport},
@@ -21,7 +23,7 @@ use blindpipe_client::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{task::yield_now, time::timeout};
 
-use crate::support::{PATIENCE, cluster, history, is_by_agent, run};
+use crate::support::{PATIENCE, cluster, history, is_by_agent, run, scene};
 
 /// `CRASHES=1000` for the long form.
 const DEFAULT_CRASHES: u32 = 50;
@@ -82,7 +84,7 @@ fn mortal(cluster: &DevCluster, agent: &TestAgent, node: usize, lane: u32) -> Ag
     builder.transport(transport).on_message(answer)
 }
 
-/// One agent's lives, one after the other, on alternating nodes; then one that is not killed.
+/// An agent's lives, one after the other, on alternating nodes; then one that is not killed.
 async fn lane(cluster: &DevCluster, lane: u32, crashes: u32) {
     let mut chance = StdRng::seed_from_u64(lane.into());
     let ada = cluster.user("ada").await.expect("a person");
@@ -162,6 +164,102 @@ async fn after_every_death_each_message_has_both_replies_once_and_in_order() {
     let each = crashes.unwrap_or(DEFAULT_CRASHES).div_ceil(LANES);
     let lanes = (0..LANES).map(|number| lane(&cluster, number, each));
     futures_util::future::join_all(lanes).await;
+}
+
+/// Attempts of a delivery that may die. The service makes eight, and the last of them must live.
+const MORTAL_ATTEMPTS: u32 = 4;
+/// Polls of a start and of a delivery together.
+const MAX_DELIVERY_POLLS: u32 = 60;
+/// The service waits between the attempts of a delivery, so these are fewer.
+const DEFAULT_DELIVERY_CRASHES: u32 = 10;
+/// Messages between two looks at the whole history.
+const MESSAGES_PER_ROUND: u32 = 5;
+const SECRET: &str = "whsec_CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
+
+/// Receives each delivery with an agent that was started for it, and that may die in between.
+fn receiver(cluster: &DevCluster, agent: &TestAgent, deaths: &Arc<AtomicU32>) -> axum::Router {
+    let chance = Arc::new(parking_lot::Mutex::new(StdRng::seed_from_u64(11)));
+    let attempts = Arc::new(parking_lot::Mutex::new(HashMap::<String, u32>::new()));
+    let builders = [0, 1].map(|node| {
+        let (server, id) = (cluster.node(node).expect("a node"), agent.id);
+        let (token, key) = (agent.token.clone(), agent.key.clone());
+        move || {
+            let builder = Agent::builder(server.clone(), id, token.as_str());
+            builder.key(&key).expect("a key").on_message(answer)
+        }
+    });
+    let (builders, deaths) = (Arc::new(builders), deaths.clone());
+    let receive = move |headers: HeaderMap, body: Bytes| {
+        let id = headers.get("webhook-id").and_then(|id| id.to_str().ok());
+        let attempt = {
+            let mut attempts = attempts.lock();
+            let attempt = attempts
+                .entry(id.unwrap_or_default().to_owned())
+                .or_default();
+            *attempt += 1;
+            *attempt
+        };
+        let polls = chance.lock().random_range(1..MAX_DELIVERY_POLLS);
+        let (builders, deaths) = (builders.clone(), deaths.clone());
+        async move {
+            let webhook = builders[attempt as usize % 2]().build().webhook(SECRET);
+            let mut given = None;
+            let life = Mortal {
+                life: Box::pin(async { given = Some(webhook.receive(&headers, &body).await) }),
+                polls_left: if attempt > MORTAL_ATTEMPTS {
+                    u32::MAX
+                } else {
+                    polls
+                },
+            };
+            life.await;
+            given.map_or_else(
+                || {
+                    deaths.fetch_add(1, Ordering::Relaxed);
+                    axum::http::StatusCode::BAD_GATEWAY.into_response()
+                },
+                axum::response::Response::from,
+            )
+        }
+    };
+    axum::Router::new().route("/", axum::routing::post(receive))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn by_webhook_after_every_death_each_message_has_both_replies_once_and_in_order() {
+    let scene = scene("hooked").await;
+    let crashes = env::var("CRASHES").ok().and_then(|it| it.parse().ok());
+    let crashes: u32 = crashes.unwrap_or(DEFAULT_DELIVERY_CRASHES);
+    let agent = scene.builder().build();
+    agent.check().await.expect("a key");
+    let deaths = Arc::new(AtomicU32::default());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let router = receiver(scene.cluster.cluster, &scene.agent, &deaths);
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    agent.set_webhook(&url, SECRET).await.expect("registered");
+    let conversation = scene.conversation().await;
+    let mut sent = 0;
+    let patience = PATIENCE + Duration::from_millis(500) * crashes;
+    let all = timeout(patience, async {
+        // A delivery dies at most four times.
+        while deaths.load(Ordering::Relaxed) < crashes {
+            for _ in 0..MESSAGES_PER_ROUND {
+                let text = format!("message {sent}");
+                conversation.send(text).await.expect("sent");
+                sent += 1;
+            }
+            let wanted = usize::try_from(sent * 3).expect("a number");
+            all_answered(&conversation, wanted).await;
+        }
+        history(&conversation).await
+    });
+    let all = all.await.expect("everything is answered");
+    check(&all, sent);
+    assert_eq!(all.len(), usize::try_from(sent * 3).expect("a number"));
 }
 
 #[tokio::test]

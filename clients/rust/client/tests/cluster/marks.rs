@@ -1,6 +1,9 @@
-//! What people and agents say is nowhere on the server: in no row, log, mail or stored file.
+//! No text of people and agents is on the server: in no row, log, mail, stored file or Redis.
 
-use std::process::Command;
+use std::{
+    io::{self, Write},
+    process::Command,
+};
 
 use blindpipe_client::{
     NewFile, Result,
@@ -8,7 +11,18 @@ use blindpipe_client::{
     protocol::{groups::Visibility, ids::Principal},
 };
 
-use crate::support::{cluster, folder, running, texts, watch};
+use crate::{
+    redis::{Redis, holds},
+    support::{cluster, folder, running, texts, watch},
+};
+
+const MARKS: [&str; 5] = [
+    "mark-between-people-7341",
+    "mark-of-the-name-1187",
+    "mark-of-the-content-6602",
+    "mark-for-the-agent-4470",
+    "mark-of-the-reply-5518",
+];
 
 /// The files that hold a mark: data and log of Postgres, logs of nodes, objects, mails.
 fn holders(mark: &str) -> Vec<String> {
@@ -17,6 +31,25 @@ fn holders(mark: &str) -> Vec<String> {
     let found = grep.output().expect("grep");
     let found = String::from_utf8_lossy(&found.stdout).into_owned();
     found.lines().map(str::to_owned).collect()
+}
+
+/// Redis holds no mark, in no key, value or buffer. A planted one shows that the search finds it.
+fn redis_holds_no_mark() {
+    let planted = "mark-planted-2296";
+    let mut redis = Redis::connect();
+    redis.call(&["SET", "planted", planted]);
+    let (keys, memory) = (redis.everything(), redis.memory());
+    redis.call(&["DEL", "planted"]);
+    if memory.is_none() {
+        let loud = "*** The memory of Redis was not searched: the kernel refuses it.";
+        writeln!(io::stderr(), "{loud}").expect("written");
+    }
+    for place in [Some(keys), memory].into_iter().flatten() {
+        assert!(holds(&place, planted), "the search finds what is there");
+        for mark in MARKS {
+            assert!(!holds(&place, mark), "{mark}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,15 +95,10 @@ async fn the_server_holds_none_of_what_a_group_and_its_addressed_agent_say() -> 
             !holders("title-in-clear-9023").is_empty(),
             "the search finds what is there"
         );
-        for mark in [
-            "mark-between-people-7341",
-            "mark-of-the-name-1187",
-            "mark-of-the-content-6602",
-            "mark-for-the-agent-4470",
-            "mark-of-the-reply-5518",
-        ] {
+        for mark in MARKS {
             assert_eq!(holders(mark), Vec::<String>::new(), "{mark}");
         }
+        redis_holds_no_mark();
     });
     looked.await.expect("nothing is found");
     Ok(())

@@ -9,21 +9,16 @@ use blindpipe_client::{
 };
 use parking_lot::Mutex;
 
-use crate::support::{cluster, echo, running, texts, watch};
+use crate::support::{cluster, echo, pair, running, scene, texts, watch};
 
 #[tokio::test]
 async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
+    let scene = scene("addressed").await;
+    let (cluster, ada, agent) = (&scene.cluster, &scene.ada, &scene.agent);
     let bob = cluster.user("bob").await.expect("a person");
-    let agent = cluster
-        .agent("addressed", &ada.client, None)
-        .await
-        .expect("an agent");
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let builder = cluster.builder(&agent, 1).expect("a node");
-    let running = running(builder.on_message(move |ctx| {
+    let running = running(scene.builder().on_message(move |ctx| {
         hearing.lock().push(ctx.text().to_owned());
         async move { ctx.reply(format!("heard: {}", ctx.text())).await }
     }))
@@ -39,7 +34,7 @@ async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
         .add_agent(agent.id, Visibility::Addressed)
         .await
         .expect("added");
-    let mut events = watch(&ada).await;
+    let mut events = watch(ada).await;
     group.send("not for machines").await.expect("sent");
     let options = SendOptions {
         to: vec![Principal::Agent(agent.id)],
@@ -60,8 +55,7 @@ async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
 #[tokio::test]
 async fn a_removed_member_gets_no_secret_of_what_follows() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let eve = cluster.user("eve").await.expect("a person");
+    let (ada, eve) = pair(&cluster).await;
     let eve_id = eve.client.user_id().expect("an id");
     let group = ada
         .client
@@ -86,14 +80,8 @@ async fn a_removed_member_gets_no_secret_of_what_follows() {
 
 #[tokio::test]
 async fn files_are_sealed_before_they_leave() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("files", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = cluster.builder(&agent, 1).expect("a node");
-    let running = running(builder.on_message(async |ctx| {
+    let scene = scene("files").await;
+    let files = scene.builder().on_message(async |ctx| {
         let bytes = ctx.file().await?;
         let file = NewFile {
             name: "back.bin".to_owned(),
@@ -101,52 +89,37 @@ async fn files_are_sealed_before_they_leave() {
             bytes: bytes.into_iter().rev().collect(),
         };
         ctx.send_file(file).await
-    }))
-    .await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    });
+    let mut talk = scene.talk(files).await;
     let bytes: Vec<u8> = (0..200_000_u32).map(|n| n.to_be_bytes()[3]).collect();
     let file = NewFile {
         name: "there.bin".to_owned(),
         content_type: "application/octet-stream".to_owned(),
         bytes: bytes.clone(),
     };
-    conversation.send_file(file).await.expect("sent");
-    let answer = events.answer(&conversation).await;
+    talk.conversation.send_file(file).await.expect("sent");
+    let answer = talk.answer().await;
     let content = &answer.opened.as_ref().expect("it opens").content;
     assert_eq!(content["name"], "back.bin");
-    let back = conversation.download(content).await.expect("the bytes");
-    assert!(back.iter().rev().eq(bytes.iter()));
-    running.stop().await;
+    let back = talk.conversation.download(content).await;
+    assert!(back.expect("the bytes").iter().rev().eq(bytes.iter()));
+    talk.agent.stop().await;
 }
 
 #[tokio::test]
 async fn clear_text_goes_out_only_by_choice_and_comes_marked() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("plain", &ada.client, None)
-        .await
-        .expect("an agent");
-    let node = cluster.node(1).expect("a node");
-    let plain = Agent::builder(node, agent.id, agent.token.as_str());
+    let scene = scene("plain").await;
+    let node = scene.cluster.node(1).expect("a node");
+    let plain = Agent::builder(node, scene.agent.id, scene.agent.token.as_str());
     let plain = running(echo(plain)).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
+    let conversation = scene.conversation().await;
     let refused = conversation.send("hello").await;
     assert!(
         matches!(refused, Err(Error::KeyUnavailable(_))),
         "{refused:?}"
     );
     conversation.choose_clear().expect("chosen");
-    let mut events = watch(&ada).await;
+    let mut events = watch(&scene.ada).await;
     conversation.send("hello").await.expect("sent");
     let answer = events.answer(&conversation).await;
     let opened = answer.opened.expect("it may be shown");

@@ -11,7 +11,7 @@ use blindpipe_client::{
     agent::AgentBuilder,
     client::{ClientEvent, Conversation, Events, Received},
     protocol::ids::{ConversationId, Principal},
-    testing::{DevCluster, TestUser},
+    testing::{DevCluster, TestAgent, TestUser},
 };
 use tokio::{
     sync::{OnceCell, RwLock, RwLockReadGuard},
@@ -86,7 +86,7 @@ pub fn folder() -> PathBuf {
     root().join(".dev/clients-rust")
 }
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
@@ -95,6 +95,76 @@ pub fn built(name: &str) -> PathBuf {
     let own = env::current_exe().expect("this program's file");
     let folder = own.parent().and_then(Path::parent).expect("a folder");
     folder.join(name)
+}
+
+/// Ada at node 0, and an agent of hers at node 1 that does not run yet.
+pub struct Scene {
+    pub cluster: Shared,
+    pub ada: TestUser,
+    pub agent: TestAgent,
+}
+
+pub async fn scene(name: &str) -> Scene {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster.agent(name, &ada.client, None).await;
+    let agent = agent.expect("an agent");
+    Scene {
+        cluster,
+        ada,
+        agent,
+    }
+}
+
+impl Scene {
+    pub fn builder(&self) -> AgentBuilder {
+        self.cluster.builder(&self.agent, 1).expect("a node")
+    }
+
+    pub async fn conversation(&self) -> Conversation {
+        let opened = self.ada.client.open_agent(self.agent.id).await;
+        opened.expect("a conversation")
+    }
+
+    /// Runs the agent and opens Ada's conversation with it.
+    pub async fn talk(&self, builder: AgentBuilder) -> Talk {
+        let agent = running(builder).await;
+        let conversation = self.conversation().await;
+        let events = watch(&self.ada).await;
+        Talk {
+            agent,
+            conversation,
+            events,
+        }
+    }
+}
+
+/// A running agent, Ada's conversation with it, and her events.
+pub struct Talk {
+    pub agent: Running,
+    pub conversation: Conversation,
+    pub events: Watch,
+}
+
+impl Talk {
+    /// The next message of the agent.
+    pub async fn answer(&mut self) -> Received {
+        self.events.answer(&self.conversation).await
+    }
+}
+
+/// Two people at node 0.
+pub async fn pair(cluster: &DevCluster) -> (TestUser, TestUser) {
+    let ada = cluster.user("ada").await.expect("a person");
+    let bob = cluster.user("bob").await.expect("a person");
+    (ada, bob)
+}
+
+/// The direct conversation of two people, as the first one has it.
+pub async fn direct(of: &TestUser, with: &TestUser) -> Conversation {
+    let id = with.client.user_id().expect("an id");
+    let opened = of.client.open_direct(id).await;
+    opened.expect("a conversation")
 }
 
 /// An agent that runs for the time of a test.
@@ -179,7 +249,7 @@ pub fn is_by_agent(received: &Received) -> bool {
     matches!(received.message.sender.id, Principal::Agent(_))
 }
 
-/// What a person reads in a conversation, oldest first: a text, or why it does not open.
+/// A conversation as a person reads it, oldest first: each text, or why it does not open.
 pub async fn texts(of: &Conversation) -> Vec<String> {
     let read = history(of)
         .await

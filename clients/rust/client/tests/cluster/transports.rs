@@ -1,4 +1,4 @@
-//! The same agent by socket, poll and webhook; clear text; standby; failing handlers.
+//! An agent by socket, poll and webhook; clear text; standby; failing handlers.
 
 use std::{
     fs,
@@ -19,54 +19,48 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{cluster, echo, running, texts, until, watch};
+use crate::support::{cluster, echo, running, scene, texts, until, watch};
 
 #[tokio::test]
 async fn by_poll_the_acknowledgement_is_the_cursor() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("poller", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = || cluster.builder(&agent, 1).expect("a node");
+    let scene = scene("poller").await;
+    let builder = || scene.builder();
     let poller = running(echo(builder().transport(Transport::Poll))).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
     assert_eq!(events.ask(&conversation, "one").await, "You said: one");
     assert_eq!(events.ask(&conversation, "two").await, "You said: two");
     poller.stop().await;
     // Another run begins after what the first one has handled.
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let again = running(builder().on_message(move |ctx: Context| {
-        hearing.lock().push(ctx.text().to_owned());
+    let builder = builder().transport(Transport::Poll);
+    let again = builder.on_message(move |ctx: Context| {
+        let heard = (ctx.text().to_owned(), ctx.replayed());
+        hearing.lock().push(heard);
         async { Ok(()) }
-    }))
-    .await;
+    });
     conversation.send("three").await.expect("sent");
-    until(|| !heard.lock().is_empty()).await;
+    let again = running(again).await;
+    until(|| heard.lock().len() == 1).await;
+    conversation.send("four").await.expect("sent");
+    until(|| heard.lock().len() == 2).await;
     again.stop().await;
-    assert_eq!(*heard.lock(), ["three"]);
+    let wanted = [("three".to_owned(), true), ("four".to_owned(), false)];
+    assert_eq!(*heard.lock(), wanted);
 }
 
 #[tokio::test]
 async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("hooked", &ada.client, None)
-        .await
-        .expect("an agent");
+    let scene = scene("hooked").await;
     let failed = Arc::new(AtomicBool::new(false));
     let fails = failed.clone();
-    let builder = cluster.builder(&agent, 1).expect("a node");
+    let replayed = Arc::new(Mutex::new(Vec::new()));
+    let seen = replayed.clone();
+    let builder = scene.builder();
     let hooked = builder.on_message(move |ctx: Context| {
         let fails = fails.clone();
+        seen.lock().push(ctx.replayed());
         async move {
             ctx.reply(format!("You said: {}", ctx.text())).await?;
             if !fails.swap(true, Ordering::Relaxed) {
@@ -92,12 +86,8 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
         "{:?}",
         webhook.last_error
     );
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
     assert_eq!(events.ask(&conversation, "first").await, "You said: first");
     assert_eq!(
         events.ask(&conversation, "second").await,
@@ -106,6 +96,7 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     let wanted = ["first", "You said: first", "second", "You said: second"];
     assert_eq!(texts(&conversation).await, wanted);
     assert!(failed.load(Ordering::Relaxed));
+    assert_eq!(*replayed.lock(), [false, true, false]);
     let forged = hooked
         .webhook(secret)
         .receive(&reqwest::header::HeaderMap::new(), b"{}")
@@ -115,13 +106,8 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
 
 #[tokio::test]
 async fn clear_text_is_refused_unless_the_developer_allows_it() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("strict", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = || cluster.builder(&agent, 1).expect("a node");
+    let scene = scene("strict").await;
+    let builder = || scene.builder();
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let told = reasons.clone();
     let strict = builder().on_hook(move |hook| {
@@ -130,13 +116,11 @@ async fn clear_text_is_refused_unless_the_developer_allows_it() {
         }
     });
     let strict = running(echo(strict)).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
+    let conversation = scene.conversation().await;
     let clear = json!({ "type": "text", "text": "in clear" });
-    ada.client
+    scene
+        .ada
+        .client
         .send_raw(conversation.id(), &clear)
         .await
         .expect("sent");
@@ -144,8 +128,10 @@ async fn clear_text_is_refused_unless_the_developer_allows_it() {
     strict.stop().await;
     assert_eq!(*reasons.lock(), ["clear"]);
     let lax = running(echo(builder().allow_plaintext())).await;
-    let mut events = watch(&ada).await;
-    ada.client
+    let mut events = watch(&scene.ada).await;
+    scene
+        .ada
+        .client
         .send_raw(conversation.id(), &clear)
         .await
         .expect("sent");
@@ -160,13 +146,11 @@ async fn clear_text_is_refused_unless_the_developer_allows_it() {
 
 #[tokio::test]
 async fn a_standby_handles_nothing_until_it_is_activated() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("pair", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = |node| cluster.builder(&agent, node).expect("a node");
+    let scene = scene("pair").await;
+    let builder = |node| {
+        let builder = scene.cluster.builder(&scene.agent, node);
+        builder.expect("a node")
+    };
     let handled = Arc::new(AtomicU32::new(0));
     let counting = handled.clone();
     let standby = running(builder(0).standby().on_message(move |ctx: Context| {
@@ -174,12 +158,8 @@ async fn a_standby_handles_nothing_until_it_is_activated() {
         async move { ctx.reply(format!("standby: {}", ctx.text())).await }
     }))
     .await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
     let first = running(echo(builder(1))).await;
     assert_eq!(events.ask(&conversation, "one").await, "You said: one");
     first.stop().await;
@@ -194,13 +174,8 @@ async fn a_standby_handles_nothing_until_it_is_activated() {
 
 #[tokio::test]
 async fn another_key_than_the_registered_one_stops_the_agent() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("keyed", &ada.client, None)
-        .await
-        .expect("an agent");
-    let builder = || cluster.builder(&agent, 1).expect("a node");
+    let scene = scene("keyed").await;
+    let builder = || scene.builder();
     builder().build().check().await.expect("a first key");
     let other = builder().key(&generate_key()).expect("a key");
     let refused = other
@@ -213,21 +188,12 @@ async fn another_key_than_the_registered_one_stops_the_agent() {
 
 #[tokio::test]
 async fn a_store_makes_a_sender_known_at_the_next_start() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("rememberer", &ada.client, None)
-        .await
-        .expect("an agent");
-    let path = std::env::temp_dir().join(format!("{}.pins", agent.id));
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    let scene = scene("rememberer").await;
+    let path = std::env::temp_dir().join(format!("{}.pins", scene.agent.id));
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
     for known in [false, true] {
-        let builder = cluster.builder(&agent, 1).expect("a node");
+        let builder = scene.builder();
         let builder = builder.store(FileStore::new(&path));
         let running = running(builder.on_message(async |ctx| {
             let sender = ctx.sender().expect("a sender");
@@ -246,15 +212,10 @@ async fn a_store_makes_a_sender_known_at_the_next_start() {
 
 #[tokio::test]
 async fn a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_letter() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let agent = cluster
-        .agent("failing", &ada.client, None)
-        .await
-        .expect("an agent");
+    let scene = scene("failing").await;
     let (tries, dead) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (trying, told) = (tries.clone(), dead.clone());
-    let builder = cluster.builder(&agent, 1).expect("a node");
+    let builder = scene.builder();
     let builder = builder
         .retry_delays([Duration::from_millis(1); 2])
         .on_hook(move |hook| {
@@ -275,12 +236,8 @@ async fn a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_letter() {
             }
         });
     let failing = running(builder).await;
-    let conversation = ada
-        .client
-        .open_agent(agent.id)
-        .await
-        .expect("a conversation");
-    let mut events = watch(&ada).await;
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
     conversation.send("bad").await.expect("sent");
     assert_eq!(events.ask(&conversation, "good").await, "You said: good");
     failing.stop().await;

@@ -1,4 +1,4 @@
-//! What a room decides about an envelope, or about clear text: shown, refused, or here before.
+//! The decisions of a room about an envelope, or about clear text: shown, refused, here before.
 
 use super::{DAY_MS, Incoming, MINUTE_MS, Refusal, Room, Shown, Taken};
 use crate::{

@@ -315,7 +315,7 @@ impl Trust {
         Some((*key_id, pin))
     }
 
-    /// Whatever is not accepted waits. On one's own list it is an alarm, each time.
+    /// Keys that are not accepted wait. On one's own list such a key is an alarm, each time.
     fn pin_waiting(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
         let mine = of == self.me;
         for (key_id, keys, key) in listed {

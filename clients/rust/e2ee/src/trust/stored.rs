@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Trust {
-    /// What this client knows about others' keys. It holds no secret.
+    /// This client's knowledge of others' keys. It holds no secret.
     #[must_use]
     pub fn store(&self) -> Value {
         let principals: Map<_, _> = self

@@ -11,11 +11,12 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
+use tracing::Instrument;
 
 use super::{
     super::store::{
         deliveries::DeliveryRow,
-        turns::{self, Claim, Release},
+        turns::{self, Claim, Release, Traces},
     },
     Shared,
     attempt::{Attempted, Context, End, Endpoint},
@@ -23,7 +24,7 @@ use super::{
     settle::{self, Standing},
     window::Window,
 };
-use crate::{error::Result, limits::slots::WebhookSlot, metrics};
+use crate::{error::Result, limits::slots::WebhookSlot, metrics, telemetry::trace};
 
 /// A turn waits this long for a retry. A later one gets a turn of its own.
 const MAX_IDLE: TimeDelta = TimeDelta::seconds(5);
@@ -48,6 +49,8 @@ pub struct Turn {
     logged: HashMap<i64, DeliveryRow>,
     /// The log may have open deliveries that this turn has not loaded.
     has_unloaded: bool,
+    /// The traces of events that may not be read yet.
+    pub(super) traces: Traces,
     /// Everything up to this number was read.
     read_to: i64,
     /// The inbox may have more.
@@ -103,6 +106,7 @@ impl Turn {
             calls: FuturesUnordered::new(),
             logged: HashMap::new(),
             has_unloaded: claim.has_open,
+            traces: claim.traces.clone(),
             read_to,
             has_more: true,
             paused_until: None,
@@ -176,11 +180,12 @@ impl Turn {
         {
             let context = self.context.clone();
             let standing = self.standing.clone();
+            let span = trace::of_follower("webhook", "attempt", "client", item.trace);
             let call = async move {
                 let attempted = context.clone().attempt(lane, item, failing).await;
                 settle::record(&context, &standing, attempted).await
             };
-            self.calls.push(call.boxed());
+            self.calls.push(call.instrument(span).boxed());
         }
     }
 
@@ -310,9 +315,10 @@ impl Turn {
         } = &self.context;
         match turns::go_on(&shared.db, *agent, *turn).await? {
             None => self.stop = Some(Stop::Lost),
-            Some(has_replays) => {
+            Some(news) => {
                 self.has_more = true;
-                if has_replays {
+                self.traces.extend(news.traces);
+                if news.has_replays {
                     self.load_replays().await?;
                 }
             }

@@ -73,6 +73,7 @@ impl Turn {
             encoded,
             logged: row.map(|row| logged(&row, self.now())),
             not_before,
+            trace: self.traces.get(&seq).copied(),
         }
     }
 

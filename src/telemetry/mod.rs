@@ -1,9 +1,15 @@
-//! Logs: a JSON object per line on standard error, with the fields of its span (request id, route).
+//! Logs and traces. A log is a JSON object per line on standard error, with the fields of its span
+//! (request id, trace id, route). Spans of sampled requests go to a collector, if there is one.
 //!
 //! The log never contains tokens, codes, cookies, passwords, keys, e-mail and IP addresses, bodies
 //! or payloads.
 
-use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+mod export;
+pub mod trace;
+
+use tracing_subscriber::{EnvFilter, Layer, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+pub use self::export::{Exporter, check_settings};
 
 /// Makes every panic a line of the log. A formatted message may quote what a client sent, so only a
 /// literal one is repeated.
@@ -22,8 +28,9 @@ pub fn log_panics() {
     }));
 }
 
-/// Starts logging with a filter such as `info`. Later calls change nothing.
-pub fn start(filter: &str) {
+/// Starts logging with a filter such as `info`, and the export of spans. Later calls change
+/// nothing.
+pub fn start(filter: &str, exporter: Option<&Exporter>) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     // refinery prints whole migrations, fred each reconnect attempt.
     let filter = [
@@ -43,6 +50,10 @@ pub fn start(filter: &str) {
         "hickory_resolver=error",
         "hickory_net=error",
         "hickory_proto=error",
+        // The exporter's calls would write of themselves.
+        "opentelemetry=error",
+        "opentelemetry_sdk=error",
+        "opentelemetry_otlp=error",
     ]
     .iter()
     .filter_map(|directive| directive.parse().ok())
@@ -53,9 +64,15 @@ pub fn start(filter: &str) {
         .with_current_span(true)
         .with_span_list(false)
         .with_writer(std::io::stderr);
+    // Lines within an exported span have its ids, whatever the filter says about spans.
+    let filter = match (exporter, "blindpipe::trace=info".parse()) {
+        (Some(_), Ok(directive)) => filter.add_directive(directive),
+        _ => filter,
+    };
+    // A filter of the lines alone: it must not keep spans from the exporter.
     tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
+        .with(exporter.map(Exporter::layer))
+        .with(lines.with_filter(filter))
         .try_init()
         .ok();
 }

@@ -1,0 +1,83 @@
+"""The frames of a person's socket: bounded in memory, acknowledged once they are handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from ..hooks import HookCaller
+from ..transport.acks import Acks
+from ..transport.backlog import Backlog
+from ..transport.socket import Frame, Socket, SocketOptions
+from .account import Account
+
+
+class Feed:
+    """A socket that reconnects. An event is acknowledged after the next frame is asked for."""
+
+    def __init__(
+        self, account: Account, hooks: HookCaller, missed_events: Callable[[], None]
+    ) -> None:
+        self._account = account
+        self._hooks = hooks
+        self._missed_events = missed_events
+        self._frames: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._backlog = Backlog()
+        self._acks = Acks(self._send_ack)
+        self._received: str | None = None
+        # The rest of this connection's events comes again with the next one.
+        self._is_dropped = False
+        self._socket = Socket(
+            SocketOptions(
+                account.http,
+                hooks,
+                auth=self._auth,
+                renew=account.renew,
+                on_frame=self._take,
+                on_ready=self._begin,
+            )
+        )
+
+    async def _auth(self) -> Frame:
+        await self._backlog.room()
+        resume = {"resume": self._received} if self._received else {}
+        return {"type": "auth", "access_token": await self._account.token(), **resume}
+
+    def _send_ack(self, cursor: str) -> bool:
+        return self._socket.send({"type": "ack", "cursor": cursor})
+
+    def _begin(self, _frame: Frame) -> None:
+        self._is_dropped = False
+        # An ack that the last connection did not take goes to this one.
+        self._acks.flush()
+
+    def _take(self, frame: Frame, size: int) -> None:
+        if self._is_dropped:
+            return
+        if frame["type"] == "event":
+            self._received = frame["cursor"]
+            if not self._backlog.add(frame["cursor"], size):
+                self._is_dropped = True
+                self._socket.drop()
+        elif frame["type"] == "resync_required":
+            self._received = frame["head"]
+            self._missed_events()
+            self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
+        self._frames.put_nowait(frame)
+
+    async def frames(self) -> AsyncGenerator[Frame, None]:
+        """Frames in their order. Raises `Closed` where the server forbids another connection."""
+        run = asyncio.create_task(self._socket.run())
+        run.add_done_callback(lambda _run: self._frames.put_nowait(None))
+        try:
+            while (frame := await self._frames.get()) is not None:
+                yield frame
+                if frame["type"] == "event":
+                    self._backlog.remove(frame["cursor"])
+                    self._acks.note(frame["cursor"])
+            run.result()
+        finally:
+            self._acks.flush()
+            self._socket.close()
+            self._backlog.end()
+            await asyncio.wait([run])

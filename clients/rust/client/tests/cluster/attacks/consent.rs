@@ -1,0 +1,201 @@
+//! Tool calls: consent that nobody gave, and requests that nobody made.
+
+use std::{sync::Arc, time::Duration};
+
+use blindpipe_client::{
+    Agent, Clock, Content,
+    agent::{AgentBuilder, ToolCall},
+    client::{ClientEvent, ToolRequest},
+    e2ee::consent::{Decision, Sensitivity},
+    protocol::{agents::Manifest, grants},
+    testing::{TestAgent, TestUser},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Proxy, flip, victim_with};
+use crate::{
+    proxy::in_event,
+    support::{Shared, Watch, cluster, running, until, watch},
+};
+
+const TOOL: &str = "send_email";
+const SCOPE: &str = "notification:send";
+
+async fn agent_of(cluster: &Shared, ada: &TestUser) -> TestAgent {
+    let manifest: Manifest = serde_json::from_value(json!({
+        "tools": [{ "name": TOOL, "scope": SCOPE }],
+        "permission_scopes": [{ "scope": SCOPE, "sensitivity": "low" }],
+    }))
+    .expect("a manifest");
+    let agent = cluster.agent("asking", &ada.client, Some(&manifest)).await;
+    agent.expect("an agent")
+}
+
+/// Asks for a tool with each message, and answers with what came of it.
+fn asking(builder: AgentBuilder) -> AgentBuilder {
+    builder.on_message(async |ctx| {
+        let mut arguments = Content::new();
+        arguments.insert("text".to_owned(), ctx.text().into());
+        let result = ctx
+            .call(ToolCall {
+                tool: TOOL.to_owned(),
+                scope: SCOPE.to_owned(),
+                arguments,
+                ..ToolCall::default()
+            })
+            .await?;
+        let reason = result.reason.unwrap_or_default();
+        ctx.reply(format!("{:?} {reason}", result.status)).await
+    })
+}
+
+/// The agent asks for its scope, and Ada approves.
+async fn grant(ada: &TestUser, agent: &Agent, of: &blindpipe_client::client::Conversation) {
+    let scopes = vec![SCOPE.to_owned()];
+    let grant = agent.request_grant(of.id(), scopes, None).await;
+    let id = grant.expect("asked").grant_id;
+    let decided = ada.client.decide_grant(id, grants::Decision::Approve).await;
+    decided.expect("approved");
+}
+
+async fn next_request(events: &mut Watch) -> Box<ToolRequest> {
+    loop {
+        if let ClientEvent::ToolRequest(request) = events.next().await {
+            return request;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_server_can_refuse_for_a_person_and_not_consent() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let made = agent_of(&cluster, &ada).await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    let agent = Agent::builder(proxy.server(), made.id, made.token.as_str());
+    let agent = running(asking(agent.key(&made.key).expect("a key"))).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    grant(&ada, &agent.agent, &conversation).await;
+    let mut events = watch(&ada).await;
+
+    // An honest consent, which the server keeps.
+    let kept = Arc::new(Mutex::new(Value::Null));
+    let (keep, lie) = (kept.clone(), Arc::new(Mutex::new("")));
+    let how = lie.clone();
+    let tell = move |outcome: &mut Value| {
+        if outcome["status"] == "executed" && keep.lock().is_null() {
+            *keep.lock() = outcome["payload"].clone();
+        }
+        if outcome["status"] != "denied" || how.lock().is_empty() {
+            return;
+        }
+        outcome["status"] = "executed".into();
+        outcome["reason"] = Value::Null;
+        outcome["code"] = Value::Null;
+        match *how.lock() {
+            "moved" => outcome["payload"] = keep.lock().clone(),
+            "clear" => outcome["payload"] = json!({ "type": "result", "result": "done" }),
+            _ => {}
+        }
+    };
+    let by_answer = tell.clone();
+    proxy.on_frame(in_event("artifact_response", tell));
+    proxy.on_answer(move |call, answer| {
+        if call.contains("/artifact-requests") {
+            by_answer(&mut answer["data"]);
+        }
+    });
+    conversation.send("first").await.expect("sent");
+    let request = next_request(&mut events).await;
+    let ran = request.execute(|_| async { Ok(Value::Null) }).await;
+    ran.expect("executed");
+    let answer = events.answer(&conversation).await;
+    assert_eq!(answer.text(), "Executed ");
+    for way in ["altered", "moved", "clear"] {
+        *lie.lock() = way;
+        conversation.send(way).await.expect("sent");
+        let request = next_request(&mut events).await;
+        request.deny("not_today").await.expect("denied");
+        let answer = events.answer(&conversation).await;
+        assert_eq!(answer.text(), "Failed unproven", "{way}");
+    }
+    assert!(!kept.lock().is_null());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_runs_what_its_agent_asked_once_and_nothing_else() {
+    let cluster = cluster().await;
+    let clock = Clock::default();
+    let (ada, proxy, told) = victim_with(&cluster, "ada", |builder| {
+        let builder = builder.clock(clock.clone());
+        builder.tool(TOOL, SCOPE, Sensitivity::High)
+    })
+    .await;
+    let made = agent_of(&cluster, &ada).await;
+    let builder = cluster.builder(&made, 0).expect("a node");
+    let agent = running(asking(builder)).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    grant(&ada, &agent.agent, &conversation).await;
+    let mut events = watch(&ada).await;
+    // Every request comes altered in each way, then as it was made, twice, and as harmless.
+    proxy.on_frame(|frame| {
+        if frame["event"] != "artifact_request" {
+            return vec![frame];
+        }
+        let altered = |alter: &dyn Fn(&mut Value)| {
+            let mut frame = frame.clone();
+            alter(&mut frame["data"]);
+            frame
+        };
+        vec![
+            altered(&|call| call["tool"] = "delete_account".into()),
+            altered(&|call| call["scope"] = "account:delete".into()),
+            altered(&|call| call["request_id"] = "another".into()),
+            altered(&|call| call["device_id"] = "another".into()),
+            altered(&|call| flip(&mut call["payload"], |len| len - 1)),
+            altered(&|call| call["payload"] = json!({ "type": "tool_call", "arguments": {} })),
+            altered(&|call| {
+                call["sensitivity"] = "low".into();
+                call["prompt_required"] = false.into();
+            }),
+            frame,
+        ]
+    });
+    conversation.send("hello").await.expect("sent");
+    let harmless = next_request(&mut events).await;
+    harmless.approve().expect("stored");
+    // The device's own table says that this tool asks each time.
+    assert_eq!(harmless.decide(), Decision::Ask);
+    let runs = Arc::new(Mutex::new(0));
+    for request in [harmless, next_request(&mut events).await] {
+        let (counting, text) = (runs.clone(), request.arguments()["text"].clone());
+        let run = move |_: &Content| {
+            *counting.lock() += 1;
+            async move { Ok(text) }
+        };
+        request.execute(run).await.expect("executed");
+    }
+    assert_eq!(*runs.lock(), 1, "the second one is the first");
+    let answer = events.answer(&conversation).await;
+    assert_eq!(answer.text(), "Executed ");
+    let mut wanted = vec!["bad_ciphertext"; 5];
+    wanted.push("clear");
+    assert_eq!(told.refused(), wanted);
+
+    // Held back for six minutes, a request is nobody's wish any more.
+    clock.advance(Duration::from_secs(6 * 60));
+    conversation.send("late").await.expect("sent");
+    let refuse_all = async {
+        loop {
+            events.next().await;
+        }
+    };
+    tokio::select! {
+        () = refuse_all => {}
+        () = until(|| told.refused().len() >= 14) => {}
+    }
+    assert!(told.refused().ends_with(&["clear", "stale", "stale"]));
+    agent.agent.stop();
+}

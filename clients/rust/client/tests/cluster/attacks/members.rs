@@ -1,0 +1,179 @@
+//! Injected members and keys, swapped keys, and people who are said to speak no `bp1`.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{NOTHING, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim};
+use crate::support::{cluster, direct, texts};
+
+const STRANGER: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+
+#[tokio::test]
+async fn a_recipient_who_is_no_member_is_given_nothing() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let (ada, proxy, told) = victim(&cluster, "ada").await;
+    let keys = keys_of(1);
+    proxy.on_answer(move |call, answer| {
+        if call.contains("/recipients")
+            && let Some(members) = answer["data"]["members"].as_array_mut()
+        {
+            members.push(json!({
+                "principal_type": "user",
+                "principal_id": STRANGER,
+                "is_member": true,
+                "list_version": 1,
+                "devices": [listed(&keys, "evil")],
+            }));
+        }
+    });
+    let wraps = Wraps::of(&proxy, Some(STRANGER.to_owned()));
+    let conversation = direct(&ada, &bob).await;
+    conversation.send("for Bob").await.expect("sent");
+    assert_eq!(wraps.last(STRANGER).as_deref(), Some(NOTHING));
+    assert!(told.notices().contains(&"not_member"));
+    let bobs = bob.client.conversation(conversation.id());
+    assert_eq!(texts(&bobs).await, ["for Bob"]);
+}
+
+#[tokio::test]
+async fn an_injected_member_is_named_before_the_first_message_sealed_for_it() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let carol = cluster.user("carol").await.expect("a person");
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let hooked = log.clone();
+    let (ada, proxy, _) = super::victim_with(&cluster, "ada", |builder| {
+        builder.on_hook(move |hook| {
+            if let blindpipe_client::Hook::Notice { notice, .. } = hook {
+                hooked.lock().push(notice.kind.name());
+            }
+        })
+    })
+    .await;
+    let conversation = group(&ada, &[&bob]).await;
+    conversation.send("for Bob").await.expect("sent");
+    proxy.on_answer(|call, answer| {
+        let is_info = call.starts_with("GET /conversations/") && !call.contains("/messages");
+        if let Some(members) = answer["data"]["members"].as_array_mut().filter(|_| is_info) {
+            members.push(json!({
+                "principal_type": "user",
+                "principal_id": STRANGER,
+                "display_name": "Carol",
+                "role": "member",
+                "joined_at": "2026-01-01T00:00:00.000Z",
+            }));
+        }
+    });
+    let posted = log.clone();
+    proxy.on_request(move |call, _| {
+        if call.starts_with("POST /conversations/") && call.ends_with("/messages") {
+            posted.lock().push("message");
+        }
+    });
+    let added = vec![carol.client.user_id().expect("an id")];
+    conversation.add_members(added).await.expect("added");
+    conversation.send("for Bob and Carol").await.expect("sent");
+    let log = log.lock();
+    let sent = log.iter().position(|it| *it == "message").expect("sent");
+    let named = log[..sent].iter().filter(|it| **it == "member_added");
+    assert_eq!(named.count(), 2, "Carol and the stranger: {log:?}");
+}
+
+/// The directory shows these keys in the place of somebody's own.
+fn swap(of: &str) -> impl FnMut(&str, &mut Value) + Send + use<> {
+    let (of, keys) = (of.to_owned(), listed(&keys_of(2), "swapped"));
+    move |call, answer| {
+        if !reads_keys(call) {
+            return;
+        }
+        for holder in holders(answer) {
+            if is_of(holder, &of) {
+                for device in holder["devices"].as_array_mut().into_iter().flatten() {
+                    device["public_key"] = keys["public_key"].clone();
+                    device["signing_public_key"] = keys["signing_public_key"].clone();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_swapped_key_waits_for_a_tap_and_is_given_nothing() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let carol = cluster.user("carol").await.expect("a person");
+    let (ada, proxy, told) = victim(&cluster, "ada").await;
+    let wraps = Wraps::of(&proxy, None);
+    let conversation = group(&ada, &[&bob]).await;
+    conversation.send("first contact").await.expect("sent");
+    assert_ne!(wraps.last(&id(&bob)).as_deref(), Some(NOTHING));
+    proxy.on_answer(swap(&id(&bob)));
+    let added = vec![carol.client.user_id().expect("an id")];
+    conversation.add_members(added).await.expect("added");
+    conversation.send("not for the server").await.expect("sent");
+    assert_eq!(wraps.last(&id(&bob)).as_deref(), Some(NOTHING));
+    assert_ne!(wraps.last(&id(&carol)).as_deref(), Some(NOTHING));
+    assert!(told.notices().contains(&"waiting_key"));
+}
+
+#[tokio::test]
+async fn a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let (ada, proxy, told) = victim(&cluster, "ada").await;
+    let (own, keys) = (id(&ada), keys_of(3));
+    proxy.on_answer(move |call, answer| {
+        if reads_keys(call) {
+            for holder in holders(answer).into_iter().filter(|it| is_of(it, &own)) {
+                let devices = holder["devices"].as_array_mut();
+                devices.expect("devices").push(listed(&keys, "evil"));
+            }
+        }
+    });
+    let evil = Arc::new(Mutex::new(Vec::new()));
+    let seen = evil.clone();
+    proxy.on_request(move |call, body| {
+        if call.ends_with("/rotate")
+            && let Some(list) = body["wrapped_keys"].as_array_mut()
+        {
+            list.retain(|wrap| {
+                let is_evil = wrap["device_id"] == "evil";
+                if is_evil {
+                    seen.lock().push(wrap["wrapped_key"].clone());
+                }
+                !is_evil
+            });
+        }
+    });
+    let conversation = direct(&ada, &bob).await;
+    conversation.send("for Bob").await.expect("sent");
+    assert!(told.notices().contains(&"own_list_key"));
+    assert_eq!(*evil.lock(), [NOTHING]);
+}
+
+#[tokio::test]
+async fn a_live_message_by_a_retired_key_is_said_by_nobody() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let (bob, proxy, told) = victim(&cluster, "bob").await;
+    let adas = id(&ada);
+    proxy.on_answer(move |call, answer| {
+        if reads_keys(call) {
+            for holder in holders(answer).into_iter().filter(|it| is_of(it, &adas)) {
+                for device in holder["devices"].as_array_mut().into_iter().flatten() {
+                    device["retired_at"] = "2026-01-01T00:00:00.000Z".into();
+                }
+            }
+        }
+    });
+    let conversation = direct(&ada, &bob).await;
+    let mut events = crate::support::watch(&bob).await;
+    conversation.send("by a thief").await.expect("sent");
+    let received = super::next_message(&mut events, conversation.id()).await;
+    let reason = received.opened.expect_err("the key had left").reason();
+    assert_eq!(reason, "retired_key");
+    assert_eq!(told.refused(), ["retired_key"]);
+}

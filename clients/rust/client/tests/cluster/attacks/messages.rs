@@ -1,0 +1,338 @@
+//! Messages that are altered, moved, repeated, held back, put in clear; files.
+
+use std::sync::Arc;
+
+use blindpipe_client::{NewFile, agent::AgentBuilder, protocol::ids::Principal};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{Told, flip, group, id, next_message, victim};
+use crate::{
+    proxy::{Proxy, in_event},
+    support::{Shared, cluster, direct, run, scene, until, watch},
+};
+
+type Alteration = Box<dyn Fn(&mut Value) + Send>;
+
+/// Each way to alter a message, and the reason of the refusal. `elsewhere` is another conversation.
+fn alterations(elsewhere: String, stranger: String) -> Vec<(&'static str, Alteration)> {
+    let other_id = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
+    vec![
+        (
+            "bad_ciphertext",
+            Box::new(|m: &mut Value| flip(&mut m["payload"], |len| len - 1)),
+        ),
+        (
+            "wrong_key",
+            Box::new(|m: &mut Value| flip(&mut m["payload"], |_| 60)),
+        ),
+        (
+            "no_epoch_key",
+            Box::new(|m: &mut Value| flip(&mut m["payload"], |_| 10)),
+        ),
+        (
+            "unknown_version",
+            Box::new(|m: &mut Value| flip(&mut m["payload"], |_| 0)),
+        ),
+        (
+            "unknown_kind",
+            Box::new(|m: &mut Value| flip(&mut m["payload"], |_| 1)),
+        ),
+        (
+            "bad_ciphertext",
+            Box::new(move |m: &mut Value| m["client_message_id"] = other_id.into()),
+        ),
+        (
+            "bad_ciphertext",
+            Box::new(move |m: &mut Value| m["in_reply_to"] = other_id.into()),
+        ),
+        (
+            "bad_ciphertext",
+            Box::new(move |m: &mut Value| m["sender"]["id"] = stranger.as_str().into()),
+        ),
+        (
+            "no_epoch_key",
+            Box::new(move |m: &mut Value| m["conversation_id"] = elsewhere.as_str().into()),
+        ),
+        (
+            "malformed",
+            Box::new(|m: &mut Value| m["payload"]["ciphertext"] = "not base64".into()),
+        ),
+        (
+            "clear",
+            Box::new(|m: &mut Value| m["payload"] = json!({ "type": "text", "text": "forged" })),
+        ),
+    ]
+}
+
+/// Alters the message number n in the way number n.
+fn alter_in_turn(proxy: &Proxy, ways: Vec<Alteration>) {
+    let mut ways = ways.into_iter();
+    proxy.on_frame(in_event("message.created", move |message| {
+        if let Some(alter) = ways.next() {
+            alter(message);
+        }
+    }));
+}
+
+#[tokio::test]
+async fn an_altered_message_is_said_by_nobody() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let (bob, proxy, told) = victim(&cluster, "bob").await;
+    let elsewhere = group(&ada, &[&bob]).await;
+    let conversation = direct(&ada, &bob).await;
+    let mut events = watch(&bob).await;
+    let ways = alterations(elsewhere.id().to_string(), id(&bob));
+    let (reasons, ways): (Vec<_>, Vec<_>) = ways.into_iter().unzip();
+    alter_in_turn(&proxy, ways);
+    for n in 0..reasons.len() {
+        conversation
+            .send(format!("altered {n}"))
+            .await
+            .expect("sent");
+    }
+    conversation.send("honest").await.expect("sent");
+    let honest = next_honest(&mut events, conversation.id()).await;
+    assert_eq!(honest, "honest");
+    assert_eq!(told.refused(), reasons);
+}
+
+/// The text of the first message that opens.
+async fn next_honest(
+    events: &mut crate::support::Watch,
+    of: blindpipe_client::protocol::ids::ConversationId,
+) -> String {
+    loop {
+        let received = next_message(events, of).await;
+        if received.opened.is_ok() {
+            return received.text().to_owned();
+        }
+        assert_eq!(received.text(), "", "it is shown as said by nobody");
+    }
+}
+
+/// An agent behind a proxy before node 1 that notes what it is told.
+async fn noting(
+    cluster: &Shared,
+    agent: &blindpipe_client::testing::TestAgent,
+) -> (AgentBuilder, Proxy, Told, Arc<Mutex<Vec<String>>>) {
+    let (proxy, told) = (Proxy::before(cluster, 1).await, Told::default());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hearing = heard.clone();
+    let token = agent.token.as_str();
+    let builder = blindpipe_client::Agent::builder(proxy.server(), agent.id, token);
+    let builder = builder.key(&agent.key).expect("a key").on_hook(told.hook());
+    let builder = builder.on_message(move |ctx| {
+        hearing.lock().push(ctx.text().to_owned());
+        async move { ctx.reply(format!("heard {}", ctx.text())).await }
+    });
+    (builder, proxy, told, heard)
+}
+
+#[tokio::test]
+async fn an_agent_handles_no_altered_message() {
+    let scene = scene("careful").await;
+    let (builder, proxy, told, heard) = noting(&scene.cluster, &scene.agent).await;
+    let agent = run(builder.build()).await;
+    let conversation = scene.conversation().await;
+    let bob = scene.cluster.user("bob").await.expect("a person");
+    let elsewhere = direct(&scene.ada, &bob).await;
+    let ways = alterations(elsewhere.id().to_string(), id(&bob));
+    // A conversation that is not the agent's answers 404: the read is repeated, not refused.
+    let ways = ways.into_iter().enumerate().filter(|(n, _)| *n != 8);
+    let (reasons, ways): (Vec<_>, Vec<_>) = ways.map(|(_, way)| way).unzip();
+    alter_in_turn(&proxy, ways);
+    for n in 0..reasons.len() {
+        conversation
+            .send(format!("altered {n}"))
+            .await
+            .expect("sent");
+    }
+    conversation.send("honest").await.expect("sent");
+    until(|| !heard.lock().is_empty()).await;
+    agent.stop().await;
+    assert_eq!(*heard.lock(), ["honest"]);
+    assert_eq!(told.refused(), reasons);
+}
+
+/// Every message comes twice, the second time under another event.
+fn repeat_messages(proxy: &Proxy) {
+    proxy.on_frame(|frame| {
+        if frame["event"] != "message.created" {
+            return vec![frame];
+        }
+        let mut again = frame.clone();
+        again["event_id"] = "01ARZ3NDEKTSV4RRFFQ69G5FAV".into();
+        vec![frame, again]
+    });
+}
+
+#[tokio::test]
+async fn a_message_that_comes_twice_is_shown_once_and_handled_once() {
+    let scene = scene("once").await;
+    let (builder, proxy, _, heard) = noting(&scene.cluster, &scene.agent).await;
+    repeat_messages(&proxy);
+    let agent = run(builder.build()).await;
+    let conversation = scene.conversation().await;
+    for text in ["one", "two"] {
+        conversation.send(text).await.expect("sent");
+    }
+    until(|| heard.lock().len() >= 2).await;
+    agent.stop().await;
+    assert_eq!(*heard.lock(), ["one", "two"]);
+
+    let (bob, proxy, _) = victim(&scene.cluster, "bob").await;
+    repeat_messages(&proxy);
+    let with_bob = direct(&scene.ada, &bob).await;
+    let mut events = watch(&bob).await;
+    for text in ["one", "two", "three"] {
+        with_bob.send(text).await.expect("sent");
+    }
+    for text in ["one", "two", "three"] {
+        let received = next_message(&mut events, with_bob.id()).await;
+        assert_eq!(received.text(), text);
+    }
+}
+
+#[tokio::test]
+async fn held_back_and_reordered_messages_show_their_signed_times() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let (bob, proxy, _) = victim(&cluster, "bob").await;
+    let conversation = direct(&ada, &bob).await;
+    let mut events = watch(&bob).await;
+    let mut held = None;
+    proxy.on_frame(move |mut frame| {
+        if frame["event"] != "message.created" {
+            return vec![frame];
+        }
+        // The server says that the message is of another day.
+        frame["data"]["created_at"] = "2020-01-01T00:00:00.000Z".into();
+        match held.take() {
+            None => {
+                held = Some(frame);
+                Vec::new()
+            }
+            Some(first) => vec![frame, first],
+        }
+    });
+    conversation.send("first").await.expect("sent");
+    conversation.send("second").await.expect("sent");
+    let second = next_message(&mut events, conversation.id()).await;
+    let first = next_message(&mut events, conversation.id()).await;
+    assert_eq!((first.text(), second.text()), ("first", "second"));
+    let [first, second] = [first, second].map(|received| received.opened.expect("it opens"));
+    assert!(first.sent_at < second.sent_at);
+    let notices = first.notices.iter().map(|notice| notice.kind.name());
+    assert_eq!(notices.collect::<Vec<_>>(), ["other_time"]);
+}
+
+fn is_question(content: &blindpipe_client::Content, text: &str) -> bool {
+    let field = |name: &str| content.get(name).and_then(Value::as_str);
+    field("type") == Some("question") && field("text") == Some(text)
+}
+
+#[tokio::test]
+async fn an_answer_counts_for_the_question_that_its_person_saw() {
+    use blindpipe_client::agent::Question;
+    let scene = scene("asking").await;
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (answered, proxy) = (answers.clone(), Proxy::before(&scene.cluster, 1).await);
+    let token = scene.agent.token.as_str();
+    let builder = blindpipe_client::Agent::builder(proxy.server(), scene.agent.id, token);
+    let builder = builder.key(&scene.agent.key).expect("a key");
+    let builder = builder
+        .on_message(async |ctx| {
+            ctx.ask(Question {
+                tag: "pay".to_owned(),
+                text: ctx.text().to_owned(),
+                choices: vec!["yes".to_owned()],
+                ..Question::default()
+            })
+            .await
+        })
+        .on_answer("pay", move |ctx| {
+            let question = ctx.answer().map(|answer| answer.question.clone());
+            answered.lock().push(question.unwrap_or_default());
+            async { Ok(()) }
+        });
+    let mut talk = scene.talk(builder).await;
+    talk.conversation.send("pay 1 euro?").await.expect("sent");
+    let small = talk.answer().await;
+    talk.conversation
+        .send("pay 1000 euro?")
+        .await
+        .expect("sent");
+    let large = talk.answer().await;
+    // The history shows the large question under the id of the small one.
+    let (of_small, of_large) = (small.message.message_id, large.message);
+    proxy.on_answer(move |call, answer| {
+        let Some(list) = answer["data"]
+            .as_array_mut()
+            .filter(|_| call.contains("/messages"))
+        else {
+            return;
+        };
+        for message in list {
+            if message["message_id"] == of_small.to_string() {
+                let payload = of_large.payload.as_ref().expect("a payload").as_str();
+                message["payload"] = serde_json::from_str(payload).expect("JSON");
+                message["client_message_id"] = json!(of_large.client_message_id);
+                message["in_reply_to"] = json!(of_large.in_reply_to);
+            }
+        }
+    });
+    talk.conversation.answer(small, "yes").await.expect("sent");
+    let large = crate::support::history(&talk.conversation).await;
+    let large = large.into_iter().find(|it| {
+        it.opened
+            .as_ref()
+            .is_ok_and(|opened| is_question(&opened.content, "pay 1000 euro?"))
+            && matches!(it.message.sender.id, Principal::Agent(_))
+    });
+    talk.conversation
+        .answer(large.expect("the question"), "yes")
+        .await
+        .expect("sent");
+    until(|| !answers.lock().is_empty()).await;
+    talk.agent.stop().await;
+    assert_eq!(
+        *answers.lock(),
+        ["pay 1000 euro?"],
+        "the first answer proves nothing"
+    );
+}
+
+#[tokio::test]
+async fn an_altered_file_is_given_to_nobody() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let (bob, proxy, _) = victim(&cluster, "bob").await;
+    let conversation = direct(&ada, &bob).await;
+    let mut events = watch(&bob).await;
+    let file = NewFile {
+        name: "contract.pdf".to_owned(),
+        content_type: "application/pdf".to_owned(),
+        bytes: vec![7; 70_000],
+    };
+    conversation.send_file(file).await.expect("sent");
+    let received = next_message(&mut events, conversation.id()).await;
+    let content = received.opened.expect("it opens").content;
+    let bobs = bob.client.conversation(conversation.id());
+    let lies: [fn(&mut Vec<u8>); 3] = [
+        |bytes| bytes[40_000] ^= 1,
+        // All but the last chunk.
+        |bytes| bytes.truncate(20 + 65_552),
+        Vec::clear,
+    ];
+    for lie in lies {
+        proxy.on_bytes(move |_, bytes| lie(bytes));
+        assert!(bobs.download(&content).await.is_err());
+    }
+    proxy.on_bytes(|_, _| {});
+    assert_eq!(
+        bobs.download(&content).await.expect("the bytes"),
+        [7; 70_000]
+    );
+}
