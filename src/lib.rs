@@ -14,7 +14,7 @@
 //! features    health published announcements relations devices keys accounts passkeys agents
 //!             blocks conversations groups group_keys messages files shares search typing streams
 //!             tool_calls grants access_log budgets webhooks erasure
-//! edge        gateway app routes documents schedule node healthcheck doctor
+//! edge        gateway app routes documents schedule node healthcheck doctor capacity
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
@@ -32,7 +32,7 @@
 //! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
 //!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
 //!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`], [`doctor`] (what a
-//!   deployment needs).
+//!   deployment needs), [`capacity`] (what a load needs).
 //!
 //! Tables, one file each: [`routes`], [`limits::quotas`], [`delivery::backplane::messages`],
 //! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are
@@ -55,6 +55,7 @@ pub(crate) mod access_log;
 pub(crate) mod app;
 pub mod auth;
 mod breaker;
+pub mod capacity;
 pub mod clock;
 pub mod config;
 pub(crate) mod cursor;

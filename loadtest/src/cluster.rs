@@ -194,6 +194,11 @@ impl Node {
 pub struct Metrics(String);
 
 impl Metrics {
+    /// The metrics of this process, which runs the code of nodes.
+    pub fn own() -> Self {
+        Metrics(blindpipe::metrics::install().render())
+    }
+
     /// The sum of a series over its labels.
     pub fn sum(&self, name: &str) -> f64 {
         self.sum_having(name, "")

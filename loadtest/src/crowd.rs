@@ -173,6 +173,12 @@ impl Crowd {
         Ok(Ulid(id.as_u128()).to_string())
     }
 
+    /// The ids of a user and of its session on a device.
+    pub fn session(&self, user: usize, n: usize) -> (Uuid, Uuid) {
+        let (id, session) = self.sessions[user][n];
+        (id.0, session.0)
+    }
+
     /// The id of a user.
     pub fn id(&self, user: usize) -> String {
         Ulid(self.sessions[user][0].0.0.as_u128()).to_string()

@@ -18,6 +18,7 @@ mod fixtures;
 mod http;
 mod launch;
 mod pacer;
+mod passage;
 mod peers;
 mod pgbench;
 mod plain;
@@ -89,13 +90,19 @@ pub struct Options {
     /// Messages per second (hop)
     #[arg(long, default_value_t = 1000)]
     rate: u64,
-    /// Sockets [default: 1000 (fanout), 10000 (idle), 5000 (storm), 2000 (slow)]
+    /// Sockets [default: 1000 (fanout, sweep), 10000 (idle), 5000 (storm), 2000 (slow), 20000 (nodes)]
     #[arg(long)]
     sockets: Option<usize>,
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
-    /// Rows at full size (search, purge)
+    /// Nodes [default: 2 (sweep), 4 (scaleout), 100 (nodes)]
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// Members of the group (sweep)
+    #[arg(long, default_value_t = 50)]
+    members: usize,
+    /// Rows at full size (search, purge, size), and rows of a year (year)
     #[arg(long, default_value_t = 1_000_000)]
     rows: usize,
     /// Size of a file, in MB of 1,048,576 bytes (upload)

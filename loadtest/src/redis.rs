@@ -7,11 +7,20 @@ use tokio::{
 
 use crate::Result;
 
+/// `host:port` of an address, and the address with another place.
+pub fn place(url: &str) -> (&str, impl Fn(&str) -> String) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+    let place = place.split('/').next().unwrap_or(place);
+    let with = move |other: &str| url.replace(place, other);
+    (place, with)
+}
+
 /// Connects and signs in. The address is `redis://[user]:password@host:port[/database]`.
 pub async fn connect(url: &str) -> Result<TcpStream> {
+    let (place, _) = place(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let (credentials, place) = rest.rsplit_once('@').unwrap_or(("", rest));
-    let place = place.split('/').next().unwrap_or(place);
+    let (credentials, _) = rest.rsplit_once('@').unwrap_or_default();
     let (user, password) = credentials.split_once(':').unwrap_or_default();
     let mut stream = TcpStream::connect(place).await?;
     stream.set_nodelay(true)?;
@@ -27,4 +36,20 @@ pub async fn connect(url: &str) -> Result<TcpStream> {
         }
     }
     Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_an_address_can_be_another() {
+        let (here, with) = place("redis://user:secret@127.0.0.1:6379/1");
+        assert_eq!(here, "127.0.0.1:6379");
+        assert_eq!(
+            with("127.0.0.1:7000"),
+            "redis://user:secret@127.0.0.1:7000/1"
+        );
+        assert_eq!(place("redis://localhost:6379").0, "localhost:6379");
+    }
 }

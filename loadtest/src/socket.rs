@@ -91,9 +91,9 @@ impl Socket {
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
         let mut request = format!("wss://{}/ws", node.address).into_client_request()?;
         if !pair.address.is_empty() {
-            request
-                .headers_mut()
-                .insert("x-forwarded-for", pair.address.parse()?);
+            let headers = request.headers_mut();
+            headers.insert("x-forwarded-proto", "https".parse()?);
+            headers.insert("x-forwarded-for", pair.address.parse()?);
         }
         let (stream, _) = client_async(request, node.dial().await?).await?;
         let mut socket = Socket(stream);

@@ -11,10 +11,13 @@ pub(crate) mod hub;
 pub(crate) mod invalidation;
 pub(crate) mod losses;
 pub(crate) mod reconcile;
+mod start;
 pub(crate) mod subscription;
 
 pub use self::{
     backplane::{Backplane, seal::Seal},
+    ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
     hub::{Hub, SubscriptionGuard},
+    start::{Parts, start},
     subscription::{End, Subscription},
 };

@@ -5,16 +5,20 @@ pub mod hop;
 mod limiter;
 mod login;
 mod purge;
+mod scaleout;
 mod search;
 mod send;
 pub mod sender;
+mod size;
 mod toolcalls;
 mod upload;
 mod webhooks;
+mod year;
 
 // These need thousands of sockets.
 mod fanout;
 mod idle;
+mod nodes;
 mod slow;
 mod storm;
 mod sweep;
@@ -48,6 +52,8 @@ pub enum Scenario {
     Webhooks,
     /// What silent sockets ask of Postgres and Redis, and what a send to a group asks of Redis
     Sweep,
+    /// The sweep and the backplane of a hundred nodes with simulated sockets
+    Nodes,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
     /// From an agent's call of a tool to its answer, beside a message and its reply
@@ -56,6 +62,12 @@ pub enum Scenario {
     Search,
     /// Sends while many rows are purged
     Purge,
+    /// Durable sends on one node to four, in many conversations and in a single one
+    Scaleout,
+    /// Sends, polls, histories and connects beside many stored messages
+    Size,
+    /// A year of messages in small: what retention and vacuum leave behind
+    Year,
 }
 
 impl Scenario {
@@ -76,12 +88,16 @@ impl Scenario {
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Sweep => Box::pin(sweep::run(cluster, options)).await,
+            Scenario::Nodes => Box::pin(nodes::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
             Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
             Scenario::Toolcalls => Box::pin(toolcalls::run(cluster, pairs, options)).await,
             Scenario::Search => Box::pin(search::run(cluster, options)).await,
             Scenario::Purge => Box::pin(purge::run(cluster, options)).await,
+            Scenario::Scaleout => Box::pin(scaleout::run(cluster, pairs, options)).await,
+            Scenario::Size => Box::pin(size::run(cluster, pairs, options)).await,
+            Scenario::Year => Box::pin(year::run(cluster, options)).await,
         }
     }
 
@@ -96,6 +112,8 @@ impl Scenario {
                 | Scenario::Toolcalls
                 | Scenario::Webhooks
                 | Scenario::Upload
+                | Scenario::Scaleout
+                | Scenario::Size
         )
     }
 }

@@ -44,7 +44,7 @@ pub struct Found {
     /// Time to the answer.
     pub answer: Quantiles,
     /// The number of messages in the measured time, and their cost.
-    messages: u64,
+    pub messages: u64,
     pub cpu: Used,
     /// Messages of one transaction, and its time in ms.
     pub batch: f64,
@@ -200,7 +200,7 @@ pub async fn drive_in_turns(
         before.push(batches(cluster).await?);
         for n in 0..phase.in_flight {
             let pair = n % pairs.len();
-            let node = cluster.node(pair % phase.nodes);
+            let node = cluster.node(n % phase.nodes);
             let sender = Sender::open(node, &pairs[pair], PAYLOAD_BYTES).await?;
             let turns = Turns {
                 start,

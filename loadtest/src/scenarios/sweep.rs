@@ -1,63 +1,79 @@
-//! `sweep`: what idle sockets ask of Postgres and Redis, and what a send to a group asks of Redis.
-//! The sweep's cost must not be the number of sockets, and a message must go to the nodes concerned
-//! alone.
+//! `sweep`: what idle sockets ask of Postgres and Redis, with Redis and without, and what a send to
+//! a group asks of Redis. The sweep's cost must not be the number of sockets, and a message must go
+//! to the nodes concerned alone.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinHandle,
+};
 use tokio_postgres::NoTls;
 
 use crate::{
     Options, Result,
     cluster::Cluster,
+    cpu::{Used, Watch},
     crowd::Crowd,
     delivery::Faults,
+    passage::Passage,
     plain::Plain,
     redis,
     report::{Goal, Ratio, Report, say},
 };
 
-/// The members of the group, half of them on each node.
-const MEMBERS: usize = 50;
 /// The sends to the group.
 const SENDS: u32 = 200;
 /// The pause between two sends, which keeps them out of each other's batches.
 const SEND_PAUSE: Duration = Duration::from_millis(20);
 /// The wait until connecting has left no trace. Postgres reports its counts a second late.
 const SETTLE: Duration = Duration::from_secs(12);
+/// The wait until the sends have left no trace.
+const SEND_SETTLE: Duration = Duration::from_secs(2);
 /// A node looks at each of its subscriptions once in this time.
 const CYCLE: Duration = Duration::from_secs(60);
+/// The number of concurrent connection attempts.
+const AT_ONCE: usize = 32;
 /// Look-ups per socket and second of a sweep that looks at everything each two seconds: the inbox,
 /// and the credential in two tables.
 const EVERYTHING: f64 = 1.5;
 
 /// The counts of the servers.
 #[derive(Clone, Copy, Default, Serialize)]
-struct Counts {
-    /// Index look-ups in `inbox`, `session`, `agent_token` and `reconcile_log`.
-    lookups: f64,
+pub(super) struct Counts {
+    /// Rows that the nodes' sweeps asked for: heads of inboxes and credentials.
+    pub(super) lookups: f64,
+    /// Index scans of `inbox`, `session`, `agent_token` and `reconcile_log`.
+    pub(super) scans: f64,
+    /// Transactions of Postgres. A statement outside of a transaction is one.
+    pub(super) transactions: f64,
     /// Commands that Redis processed.
-    commands: f64,
-    publishes: f64,
-    scripts: f64,
+    pub(super) commands: f64,
+    pub(super) publishes: f64,
+    pub(super) scripts: f64,
     /// Bytes that Redis sent.
-    bytes: f64,
+    pub(super) bytes: f64,
 }
 
 impl Counts {
-    async fn read(cluster: &Cluster) -> Result<Self> {
+    pub(super) async fn read(cluster: &Cluster) -> Result<Self> {
         let (client, link) = tokio_postgres::connect(&cluster.postgres_url, NoTls).await?;
         tokio::spawn(link);
-        let lookups: i64 = client
+        let row = client
             .query_one(
-                "select sum(idx_scan)::int8 from pg_stat_user_tables
-                 where relname in ('inbox', 'session', 'agent_token', 'reconcile_log')",
+                "select (select sum(idx_scan)::int8 from pg_stat_user_tables
+                         where relname in ('inbox', 'session', 'agent_token', 'reconcile_log')),
+                    (select xact_commit + xact_rollback from pg_stat_database where datname = current_database())",
                 &[],
             )
-            .await?
-            .get(0);
+            .await?;
+        let mut lookups = 0.0;
+        for node in &cluster.nodes {
+            lookups += node.metrics().await?.sum("sweep_lookups_total");
+        }
         let info = info(&cluster.redis_url).await?;
         let value = |name: &str| {
             let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -67,7 +83,9 @@ impl Counts {
                 .unwrap_or(0.0)
         };
         Ok(Counts {
-            lookups: lookups as f64,
+            lookups,
+            scans: row.get::<_, i64>(0) as f64,
+            transactions: row.get::<_, i64>(1) as f64,
             commands: value("total_commands_processed:"),
             publishes: value("cmdstat_publish:calls="),
             scripts: value("cmdstat_evalsha:calls="),
@@ -75,20 +93,35 @@ impl Counts {
         })
     }
 
-    /// The counts since `before`, divided by `n`.
-    fn since(self, before: Counts, n: f64) -> Counts {
+    /// Applies a function to each count of two.
+    fn zip(self, other: Counts, of: impl Fn(f64, f64) -> f64) -> Counts {
         Counts {
-            lookups: (self.lookups - before.lookups) / n,
-            commands: (self.commands - before.commands) / n,
-            publishes: (self.publishes - before.publishes) / n,
-            scripts: (self.scripts - before.scripts) / n,
-            bytes: (self.bytes - before.bytes) / n,
+            lookups: of(self.lookups, other.lookups),
+            scans: of(self.scans, other.scans),
+            transactions: of(self.transactions, other.transactions),
+            commands: of(self.commands, other.commands),
+            publishes: of(self.publishes, other.publishes),
+            scripts: of(self.scripts, other.scripts),
+            bytes: of(self.bytes, other.bytes),
         }
     }
 
-    fn row(&self, what: &str) -> Vec<String> {
+    /// The counts since `before`, divided by `n`.
+    pub(super) fn since(self, before: Counts, n: f64) -> Counts {
+        self.zip(before, |now, then| (now - then) / n)
+    }
+
+    /// The counts without those of the idle sockets in these seconds.
+    pub(super) fn without(self, idle: Counts, seconds: f64) -> Counts {
+        self.zip(idle, |all, idle| all - idle * seconds)
+    }
+
+    /// A row of the table under [`HEADING`].
+    pub(super) fn row(&self, what: &str) -> Vec<String> {
         let numbers = [
             self.lookups,
+            self.scans,
+            self.transactions,
             self.commands,
             self.publishes,
             self.scripts,
@@ -99,6 +132,18 @@ impl Counts {
         row
     }
 }
+
+/// The heading of a table of counts.
+pub(super) const HEADING: [&str; 8] = [
+    "",
+    "look-ups",
+    "index scans",
+    "transactions",
+    "Redis commands",
+    "PUBLISH",
+    "EVALSHA",
+    "bytes from Redis",
+];
 
 /// The statistics of Redis.
 async fn info(url: &str) -> Result<String> {
@@ -118,81 +163,158 @@ async fn info(url: &str) -> Result<String> {
     }
 }
 
-/// Runs the scenario.
-pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
-    let sockets = options.sockets_or(1_000).max(MEMBERS);
-    let plain = Plain::start(cluster, 2).await?;
-    let crowd = Crowd::make(cluster, sockets, 1).await?;
-    let mut lines = Vec::with_capacity(sockets);
-    for user in 0..sockets {
-        let mut line = crowd
-            .connect(plain.cluster.node(user), user, 0, None)
-            .await?;
-        line.caught_up().await?;
-        // Somebody must read, or the sockets would end as slow ones.
-        lines.push(tokio::spawn(
-            async move { while line.hear().await.is_ok() {} },
-        ));
-    }
-    say(format!("sweep: {sockets} sockets are up, and silent"));
+/// The counts per second of a minute, and the processor time of that minute.
+async fn minute(cluster: &Cluster, watch: &Watch) -> Result<(Counts, Used)> {
     tokio::time::sleep(SETTLE).await;
-    let before = Counts::read(cluster).await?;
+    let (before, used) = (Counts::read(cluster).await?, watch.now());
     tokio::time::sleep(CYCLE).await;
-    let idle = Counts::read(cluster)
-        .await?
-        .since(before, CYCLE.as_secs_f64());
+    let (counts, used) = (Counts::read(cluster).await?, watch.now().since(&used));
+    Ok((counts.since(before, CYCLE.as_secs_f64()), used))
+}
 
-    let conversation = crowd.group(0..MEMBERS).await?;
-    let mut sender = crowd
-        .sender(plain.cluster.node(0), 0, &conversation, 200)
-        .await?;
+/// Silent sockets, spread over the nodes. Somebody must read, or they would end as slow ones.
+async fn open(crowd: &Crowd, nodes: &Cluster, sockets: usize) -> Result<Vec<JoinHandle<()>>> {
+    let readers = stream::iter(0..sockets).map(async |user| {
+        let mut line = crowd.connect(nodes.node(user), user, 0, None).await?;
+        line.caught_up().await?;
+        Result::Ok(tokio::spawn(
+            async move { while line.hear().await.is_ok() {} },
+        ))
+    });
+    readers.buffered(AT_ONCE).try_collect().await
+}
+
+/// The counts of a send to a group, without those of the silent sockets.
+async fn sends(crowd: &Crowd, nodes: &Cluster, members: usize, idle: Counts) -> Result<Counts> {
+    let conversation = crowd.group(0..members).await?;
+    let mut sender = crowd.sender(nodes.node(0), 0, &conversation, 200).await?;
     sender.send().await?;
-    let (before, started) = (Counts::read(cluster).await?, std::time::Instant::now());
+    let (before, started) = (Counts::read(nodes).await?, Instant::now());
     for _ in 0..SENDS {
         sender.send().await?;
         tokio::time::sleep(SEND_PAUSE).await;
     }
-    let took = started.elapsed().as_secs_f64();
-    let mut sends = Counts::read(cluster).await?.since(before, f64::from(SENDS));
-    // The silent sockets' own requests meanwhile do not belong to the sends.
-    let per_send = took / f64::from(SENDS);
-    sends.commands -= idle.commands * per_send;
-    sends.publishes -= idle.publishes * per_send;
-    sends.scripts -= idle.scripts * per_send;
-    sends.bytes -= idle.bytes * per_send;
-    lines.iter().for_each(tokio::task::JoinHandle::abort);
+    // The last number of a burst follows half a second later, and Postgres's counts a second.
+    tokio::time::sleep(SEND_SETTLE).await;
+    let per_send = started.elapsed().as_secs_f64() / f64::from(SENDS);
+    let counts = Counts::read(nodes).await?.since(before, f64::from(SENDS));
+    Ok(counts.without(idle, per_send))
+}
 
-    let per_socket = idle.since(Counts::default(), sockets as f64);
-    let heading = [
-        "",
-        "look-ups",
-        "Redis commands",
-        "PUBLISH",
-        "EVALSHA",
-        "bytes from Redis",
-    ];
+/// Runs the scenario.
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
+    let (nodes, members) = (options.nodes.unwrap_or(2), options.members);
+    let sockets = options.sockets_or(1_000).max(members);
+    let (place, url) = redis::place(&cluster.redis_url);
+    let passage = Passage::open(place).await?;
+    let url = url(&passage.place());
+    let plain = Plain::start_with(cluster, nodes, &[("REDIS_URL", &url)]).await?;
+    let crowd = Crowd::make(cluster, sockets, 1).await?;
+    let ours = &plain.cluster;
+    let watch = Watch::of(ours).await?;
+    let used = watch.now();
+    let readers = open(&crowd, ours, sockets).await?;
+    let connecting = watch.now().since(&used);
+    say(format!(
+        "sweep: {sockets} sockets are up on {nodes} nodes, and silent"
+    ));
+    let (idle, resting) = minute(ours, &watch).await?;
+    let per_send = sends(&crowd, ours, members, idle).await?;
+    say("sweep: the nodes lose Redis");
+    passage.cut();
+    let (away, _) = minute(ours, &watch).await?;
+    let ended = readers.iter().filter(|reader| reader.is_finished()).count();
+    readers.iter().for_each(JoinHandle::abort);
+
+    let each = |counts: Counts| counts.since(Counts::default(), sockets as f64);
     let table = vec![
-        heading.map(str::to_owned).into(),
+        HEADING.map(str::to_owned).into(),
         idle.row("per second, idle"),
-        per_socket.row("per socket and second, idle"),
-        sends.row("per send to the group"),
+        each(idle).row("per socket and second, idle"),
+        per_send.row("per send to the group"),
+        away.row("per second, idle, without Redis"),
+        each(away).row("per socket and second, idle, without Redis"),
     ];
-    let ratios = vec![Ratio {
-        what: "look-ups per socket and second / of a sweep over everything each 2 s",
-        value: per_socket.lookups / EVERYTHING,
-        goal: Goal::AtMost(1.0 / 30.0, 1.0 / 45.0),
-    }];
     let notes = vec![format!(
-        "{sockets} silent sockets on two nodes for a minute; then {SENDS} sends to {MEMBERS} of them. \
-         A send's limits and session are among its scripts and look-ups."
+        "{sockets} silent sockets on {nodes} nodes for a minute; then {SENDS} sends to {members} of them; then a minute \
+         without Redis, in which {ended} sockets ended. A send's limits and session are among its scripts and look-ups."
     )];
+    let mut ratios = ratios(nodes, sockets, idle, per_send, away);
+    let socket_seconds = sockets as f64 * CYCLE.as_secs_f64();
+    ratios.extend(times(CONNECT_TIMES, &connecting, sockets as f64));
+    ratios.extend(times(IDLE_TIMES, &resting, socket_seconds));
     Ok(Report {
         scenario: "sweep",
         tables: vec![table],
         ratios,
         notes,
-        details: json!({ "idle": idle, "per_socket": per_socket, "sends": sends }),
-        faults: Faults::default(),
+        details: json!({ "nodes": nodes, "sockets": sockets, "members": members, "idle": idle, "sends": per_send,
+            "without_redis": away, "connecting": connecting, "resting": resting }),
+        faults: Faults {
+            strange: ended as u64,
+            ..Faults::default()
+        },
         checked: u64::from(SENDS),
     })
+}
+
+const CONNECT_TIMES: [&str; 3] = [
+    "µs of the nodes per connect",
+    "µs of Postgres per connect",
+    "µs of Redis per connect",
+];
+const IDLE_TIMES: [&str; 3] = [
+    "µs of the nodes per idle socket and second",
+    "µs of Postgres per idle socket and second",
+    "µs of Redis per idle socket and second",
+];
+
+/// Processor time per `n`, in µs.
+fn times(names: [&'static str; 3], used: &Used, n: f64) -> impl Iterator<Item = Ratio> {
+    let seconds = [used.nodes.iter().sum(), used.postgres, used.redis];
+    names
+        .into_iter()
+        .zip(seconds)
+        .map(move |(what, seconds)| Ratio {
+            what,
+            value: seconds * 1e6 / n,
+            goal: Goal::None,
+        })
+}
+
+fn ratios(nodes: usize, sockets: usize, idle: Counts, send: Counts, away: Counts) -> Vec<Ratio> {
+    let figure = |what, value| Ratio {
+        what,
+        value,
+        goal: Goal::None,
+    };
+    let everything = EVERYTHING * sockets as f64;
+    vec![
+        Ratio {
+            what: "look-ups per socket and second / of a sweep over everything each 2 s",
+            value: idle.lookups / everything,
+            goal: Goal::AtMost(1.0 / 30.0, 1.0 / 45.0),
+        },
+        Ratio {
+            what: "messages on Redis per send to the group / nodes that serve members elsewhere",
+            value: send.publishes / (nodes.max(2) - 1) as f64,
+            goal: Goal::AtMost(1.2, 1.05),
+        },
+        figure("nodes", nodes as f64),
+        figure("sockets", sockets as f64),
+        figure("look-ups per second, idle", idle.lookups),
+        figure(
+            "transactions of Postgres per second, idle",
+            idle.transactions,
+        ),
+        figure("commands of Redis per second, idle", idle.commands),
+        figure("messages on Redis per second, idle", idle.publishes),
+        figure("messages on Redis per send to the group", send.publishes),
+        figure("bytes from Redis per send to the group", send.bytes),
+        figure("look-ups per second, without Redis", away.lookups),
+        figure(
+            "transactions of Postgres per second, without Redis",
+            away.transactions,
+        ),
+    ]
 }

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use super::Base;
 use crate::{
-    delivery::{
-        Backplane, Hub, Seal,
-        backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
-    },
+    delivery::{self, Backplane, Hub, Parts, Seal},
     features::{
         conversations::Audience,
         streams::{StreamPeer, StreamTable, Streams},
@@ -32,26 +29,23 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
         tasks,
         ..
     } = base;
-    let (redis, workers, stopping) = (&stores.redis, &tasks.workers, &tasks.stopping);
-    let (hub, changes) = Hub::new();
+    let (workers, stopping) = (&tasks.workers, &tasks.stopping);
     let table = StreamTable::new(clock.clone());
     let (peer, requests) = StreamPeer::new(seal.node(), table.clone());
     let audience = Audience::new(stores.db.clone());
-    let tombstones = Tombstones::start(redis.clone(), secret, workers, stopping);
     let noted = audience.clone();
-    let (backplane, outgoing) = Backplane::new(
-        seal,
-        redis.clone(),
-        hub.clone(),
-        tombstones,
-        Arc::new(move |event| noted.note(event)),
-        Arc::new(peer),
-    );
-    let transport = RedisPubSub {
-        redis: redis.clone(),
+    let backplane = delivery::start(Parts {
+        quiet_db: &stores.quiet_db,
+        redis: &stores.redis,
         subscriber: stores.subscriber.clone(),
-    };
-    PubSubWorker::start(&backplane, transport, outgoing, changes, workers, stopping);
+        seal,
+        secret,
+        observer: Arc::new(move |event| noted.note(event)),
+        handler: Arc::new(peer),
+        tasks: workers,
+        stop: stopping,
+    });
+    let hub = backplane.hub().clone();
     let typing = Typing {
         clock: clock.clone(),
         audience: audience.clone(),

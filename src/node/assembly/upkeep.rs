@@ -1,23 +1,13 @@
-//! The tasks that keep a node's state equal to what Postgres says.
+//! The tasks beside requests: upkeep of the metrics, and acknowledgements.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use crate::{
-    db::Db,
-    delivery::{
-        Backplane, Hub, invalidation,
-        reconcile::{self, Reconciler, rounds},
-    },
-    inbox::Acks,
-    metrics,
-    node::Tasks,
-    supervisor,
-};
+use crate::{db::Db, inbox::Acks, metrics, node::Tasks, supervisor};
 
-/// Starts the tasks: upkeep of the metrics, acknowledgements, revocations and the sweep.
-pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tasks) -> Acks {
+/// Starts the tasks.
+pub(super) fn start(quiet_db: &Db, tasks: &Tasks) -> Acks {
     let Tasks {
         workers, stopping, ..
     } = tasks;
@@ -30,37 +20,6 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     supervisor::spawn(workers, "acks", move || {
         let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
         async move { acks.run(&db, &stop).await }
-    });
-    let (own_db, own_hub, state, stop) = (
-        quiet_db.clone(),
-        hub.clone(),
-        backplane.state(),
-        stopping.clone(),
-    );
-    supervisor::spawn(workers, "backplane.confirm", move || {
-        invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
-    });
-    let (losses, own_db) = (backplane.state().losses.clone(), quiet_db.clone());
-    let stop = stopping.clone();
-    supervisor::spawn(workers, "losses", move || {
-        let (losses, db, stop) = (losses.clone(), own_db.clone(), stop.clone());
-        async move { losses.run(&db, &stop).await }
-    });
-    let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
-    let (own, state, stop) = (reconciler.clone(), backplane.state(), stopping.clone());
-    supervisor::spawn(workers, "reconcile.rounds", move || {
-        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
-        async move { rounds::run(&reconciler, &state, &stop).await }
-    });
-    let (own, state, stop) = (reconciler.clone(), backplane.state(), stopping.clone());
-    supervisor::spawn(workers, "reconcile.replay", move || {
-        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
-        async move { reconcile::replay(&reconciler, &state, &stop).await }
-    });
-    let (state, stop) = (backplane.state(), stopping.clone());
-    supervisor::spawn(workers, "reconciler", move || {
-        let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
-        async move { reconcile::run(&reconciler, &state, &stop).await }
     });
     acks
 }

@@ -20,6 +20,8 @@ use crate::support::{
 const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "user_message_send=1000/s");
 /// The bound of an event whose hint was lost on the way.
 const EVENT_BOUND: Duration = Duration::from_secs(5);
+/// The bound of an event whose hint nobody missed: a slice of the subscriptions each two seconds.
+const SLICE_BOUND: Duration = Duration::from_secs(62);
 /// The bound of an event whose node died before it published the hint.
 const DEAD_NODE_BOUND: Duration = Duration::from_secs(8);
 /// The bound of a revocation that no node was told of.
@@ -139,6 +141,54 @@ async fn a_number_that_did_not_come_is_a_known_loss() {
     let heard: u32 = redis.publish(&channel, second).await.expect("published");
     assert_eq!(heard, 1);
     expect_text(&mut socket, "unsaid", started, EVENT_BOUND).await;
+}
+
+/// Whether a message has arrived by now.
+async fn has_heard(socket: &mut Socket) -> bool {
+    socket.say(json!({ "type": "ping" })).await;
+    loop {
+        let frame = socket.next().await.expect("an open socket");
+        if frame["event"] == "message.created" {
+            return true;
+        }
+        if frame["type"] == "pong" {
+            return false;
+        }
+    }
+}
+
+/// Redis forgets where agents are, so no message is sent that could be missed. A socket hears from the
+/// slice that looks at it. Of several sockets the first does so within seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_missing_costs_the_time_of_a_slice() {
+    const AGENTS: usize = 8;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let (mut sockets, mut conversations) = (Vec::new(), Vec::new());
+    for n in 0..AGENTS {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        conversations.push(alice.talk_to(&agent).await);
+        let mut socket = agent.on(&b).connect().await;
+        socket.expect("caught_up").await;
+        sockets.push((socket, agent));
+    }
+    for (_, agent) in &sockets {
+        unlist(&a, &agent.id).await;
+    }
+    let started = Instant::now();
+    for conversation in &conversations {
+        alice.say(conversation, "unheard").await.expect(201);
+    }
+    while started.elapsed() < SLICE_BOUND {
+        for (socket, _) in &mut sockets {
+            if has_heard(socket).await {
+                return;
+            }
+        }
+        // A slice is looked at each two seconds.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    panic!("no slice has found an event");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,6 @@
 //! Rules of the sources, the tables, the schema and the operation.
 
+mod capacity;
 mod catalogues;
 mod doctor;
 mod grants;
@@ -13,6 +14,7 @@ mod operations;
 mod plans;
 mod portability;
 mod probes;
+mod refilled;
 mod schema;
 mod shapes;
 pub mod sources;

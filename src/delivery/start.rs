@@ -1,0 +1,89 @@
+//! The start of everything that delivers, for a node or for a simulated one.
+
+use std::sync::Arc;
+
+use fred::clients::SubscriberClient;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Backplane, Hub, Seal,
+    backplane::{EventObserver, PubSubWorker, RedisPubSub, tombstones::Tombstones},
+    ephemeral::EphemeralHandler,
+    invalidation,
+    reconcile::{self, Reconciler, rounds},
+};
+use crate::{auth::server_secret::ServerSecret, db::Db, redis::Redis, supervisor};
+
+/// The parts of a node that delivery works with.
+pub struct Parts<'a> {
+    /// Connections that requests cannot use up.
+    pub quiet_db: &'a Db,
+    pub redis: &'a Redis,
+    pub subscriber: SubscriberClient,
+    pub seal: Seal,
+    pub secret: &'a ServerSecret,
+    /// Called for every event, before the subscriptions get it.
+    pub observer: EventObserver,
+    pub handler: Arc<dyn EphemeralHandler>,
+    pub tasks: &'a TaskTracker,
+    /// Ends the tasks.
+    pub stop: &'a CancellationToken,
+}
+
+/// Starts the hub, the backplane and the sweep. The heartbeat of the connection slots must call
+/// [`Backplane::on_beat`] and [`Hub::liveness`].
+pub fn start(parts: Parts<'_>) -> Backplane {
+    let (tasks, stop) = (parts.tasks, parts.stop);
+    let (hub, changes) = Hub::new();
+    let tombstones = Tombstones::start(parts.redis.clone(), parts.secret, tasks, stop);
+    let (backplane, outgoing) = Backplane::new(
+        parts.seal,
+        parts.redis.clone(),
+        hub,
+        tombstones,
+        parts.observer,
+        parts.handler,
+    );
+    let transport = RedisPubSub {
+        redis: parts.redis.clone(),
+        subscriber: parts.subscriber,
+    };
+    PubSubWorker::start(&backplane, transport, outgoing, changes, tasks, stop);
+    sweep(parts.quiet_db, &backplane, tasks, stop);
+    backplane
+}
+
+/// Starts what keeps the subscriptions equal to what Postgres says.
+fn sweep(db: &Db, backplane: &Backplane, tasks: &TaskTracker, stop: &CancellationToken) {
+    let (own_db, hub, state, until) = (
+        db.clone(),
+        backplane.hub().clone(),
+        backplane.state(),
+        stop.clone(),
+    );
+    supervisor::spawn(tasks, "backplane.confirm", move || {
+        invalidation::run(own_db.clone(), hub.clone(), state.clone(), until.clone())
+    });
+    let (own_db, state, until) = (db.clone(), backplane.state(), stop.clone());
+    supervisor::spawn(tasks, "losses", move || {
+        let (db, state, stop) = (own_db.clone(), state.clone(), until.clone());
+        async move { state.losses.run(&db, &stop).await }
+    });
+    let reconciler = Arc::new(Reconciler::new(db, backplane));
+    let parts = || (reconciler.clone(), backplane.state(), stop.clone());
+    let (own, state, until) = parts();
+    supervisor::spawn(tasks, "reconcile.rounds", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
+        async move { rounds::run(&reconciler, &state, &stop).await }
+    });
+    let (own, state, until) = parts();
+    supervisor::spawn(tasks, "reconcile.replay", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
+        async move { reconcile::replay(&reconciler, &state, &stop).await }
+    });
+    let (own, state, until) = parts();
+    supervisor::spawn(tasks, "reconciler", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
+        async move { reconcile::run(&reconciler, &state, &stop).await }
+    });
+}
