@@ -239,6 +239,7 @@ impl Nodes {
         let event = AppendedEvent {
             encoded: "x".repeat(BODY_BYTES).into(),
             deliveries,
+            trace: None,
         };
         let sender = &self.backplanes[n % self.backplanes.len()];
         if is_lost {
