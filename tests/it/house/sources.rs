@@ -180,11 +180,6 @@ const OTHER_TASKS: [(&str, &str, &str); 11] = [
         "ends with its client",
     ),
     (
-        "src/db/migrate.rs",
-        "tokio::spawn(link)",
-        "ends with its client",
-    ),
-    (
         "src/db/connection.rs",
         "runtime.spawn(work)",
         "settles one connection before a deadline",
