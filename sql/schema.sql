@@ -536,6 +536,7 @@ create table member (
     all_from_seq bigint not null default 0,
     read_seq bigint not null default 0,
     joined_at timestamp with time zone not null default app_now(),
+    mark_untold_since timestamp with time zone,
     constraint member_pkey PRIMARY KEY (conversation_id, principal_id),
     constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
     constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
@@ -978,6 +979,8 @@ CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
 CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
 
 CREATE INDEX member_instance ON member USING btree (principal_id, conversation_id) WHERE instance_id IS NOT NULL;
+
+CREATE INDEX member_mark_untold ON member USING btree (conversation_id, mark_untold_since) WHERE mark_untold_since IS NOT NULL;
 
 CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 

@@ -13,6 +13,7 @@ use crate::{
     features::{
         accounts::Accounts,
         agents::{Agents, ReachabilityTracker},
+        conversations::ReadMarks,
         health::NodeStatus,
         messages::MessageWriter,
         passkeys::Passkeys,
@@ -64,6 +65,7 @@ handles! {
     objects: Objects,
     reachability: ReachabilityTracker,
     message_writer: MessageWriter,
+    read_marks: ReadMarks,
     gateway: Arc<Gateway>,
     accounts: Accounts,
     agents: Agents,

@@ -17,8 +17,8 @@ use crate::{
             self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, announcements, erasure, files, grants, group_keys, messages, passkeys, relations,
-        shares, tool_calls, webhooks,
+        agents, announcements, conversations, erasure, files, grants, group_keys, messages,
+        passkeys, relations, shares, tool_calls, webhooks,
     },
     inbox,
     jobs::{
@@ -137,6 +137,7 @@ impl Schedule {
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
             Upkeep::LogPushes => inbox::log_left_behind(db).await,
             Upkeep::MeasureRetention => retention::measure(db).await,
+            Upkeep::TellMarks => conversations::tell_forgotten_marks(&self.work).await,
         }
     }
 

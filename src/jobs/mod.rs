@@ -59,6 +59,7 @@ catalogue! {
         RotateDeliveries  = ("rotate_webhook_log",       3600);
         LogPushes         = ("log_pushes",               60);
         MeasureRetention  = ("measure_retention",        60);
+        TellMarks         = ("tell_read_marks",          30);
     }
 }
 

@@ -154,6 +154,10 @@ pub const MAX_GROUP_ADDITIONS: usize = 100;
 pub const GROUP_ADDITIONS_PER_TRANSACTION: usize = 10;
 /// Most users of a conversation in which each is notified how far another has read.
 pub const MAX_READ_MARK_RECIPIENTS: i64 = 50;
+/// Most users of a conversation in which each mark is told at once. Above, marks are gathered.
+pub const MAX_PROMPT_READ_MARK_RECIPIENTS: i64 = 8;
+/// Time for which read marks of a conversation are gathered.
+pub const READ_MARK_GATHERING: Duration = Duration::from_secs(1);
 /// Principals that a message may address.
 pub const MAX_RECIPIENTS: usize = 500;
 /// Search tokens of a message.

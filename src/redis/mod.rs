@@ -161,6 +161,16 @@ impl Redis {
         })
     }
 
+    /// The nodes that live now.
+    pub async fn living(&self) -> Result<Vec<NodeId>, Away> {
+        use fred::interfaces::SortedSetsInterface;
+        let key = self.key(keys::nodes());
+        let listed: Vec<String> = self
+            .run(async |client| client.zrange(key, 0, -1, None, false, None, false).await)
+            .await?;
+        Ok(listed.iter().filter_map(|node| node.parse().ok()).collect())
+    }
+
     /// Whether the connection was remade since the last call with `links`.
     pub fn relinked(links: &mut Links) -> bool {
         use tokio::sync::broadcast::error::TryRecvError;

@@ -1,5 +1,8 @@
 //! Publishing: each queued message is addressed to the nodes that serve somebody concerned, sealed
 //! and sent. The directory's answer costs a round trip, which all messages of a batch share.
+//!
+//! A message to many more principals than there are nodes goes to every live node instead. The list
+//! of nodes costs Redis less than the look-ups of so many principals.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,13 +27,30 @@ use crate::{
     redis::{Away, keys},
 };
 
+/// Principals per live node from which a message goes to every node. Fewer look-ups would cost less
+/// than the nodes that serve none of the principals (ADR 67 has the figures).
+const MIN_BROADCAST_PRINCIPALS_PER_NODE: usize = 8;
+
 /// Most bytes of a pipeline, small enough for Redis to take well within a call's deadline.
 const MAX_PIPELINE_BYTES: usize = 512 * 1024;
 /// Silence towards a node after which it is told the number of its last message.
 const TAIL_AFTER: Duration = Duration::from_millis(500);
 
-/// The nodes that serve principals.
-type Places = HashMap<Uuid, Vec<NodeId>>;
+/// The nodes that the messages of a batch may concern.
+struct Places {
+    /// The nodes that serve each principal of the messages that are looked up.
+    by_principal: HashMap<Uuid, Vec<NodeId>>,
+    /// Principals from which a message of this batch goes to every live node.
+    min_broadcast_principals: usize,
+    /// The other nodes that live, if a message goes to all of them.
+    living: Vec<NodeId>,
+}
+
+impl Places {
+    fn is_broadcast(&self, content: &Content) -> bool {
+        content.principals().count() >= self.min_broadcast_principals
+    }
+}
 
 /// A sealed message for a node.
 struct Addressed {
@@ -38,7 +58,7 @@ struct Addressed {
     channel: String,
     sealed: String,
     /// The inboxes to look at if it is lost.
-    inboxes: Vec<Uuid>,
+    inboxes: Arc<[Uuid]>,
 }
 
 impl<P: PubSub> PubSubWorker<P> {
@@ -51,11 +71,25 @@ impl<P: PubSub> PubSubWorker<P> {
                 .drain(..)
                 .partition(|one| matches!(one.content, Content::Control { .. }));
             self.publish_control(&control).await;
-            let places = self.places(&others).await;
-            for piece in pieces(self.address(others, &places)) {
-                self.publish_piece(piece).await;
+            self.publish_addressed(others).await;
+        }
+    }
+
+    /// Addresses and sends messages in pipelines. Texts exist only for the pipeline at hand.
+    async fn publish_addressed(&self, messages: Vec<Message>) {
+        let places = self.places(&messages).await;
+        let (mut pipeline, mut bytes) = (Vec::new(), 0);
+        for message in messages {
+            for addressed in self.address(message, &places) {
+                bytes += addressed.sealed.len();
+                if bytes > MAX_PIPELINE_BYTES {
+                    bytes = addressed.sealed.len();
+                    self.publish_pipeline(std::mem::take(&mut pipeline)).await;
+                }
+                pipeline.push(addressed);
             }
         }
+        self.publish_pipeline(pipeline).await;
     }
 
     async fn publish_control(&self, messages: &[Message]) {
@@ -72,50 +106,94 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    /// The nodes that serve somebody whom these messages concern.
+    /// The nodes that serve somebody whom these messages concern. Both questions share a round trip.
     async fn places(&self, messages: &[Message]) -> Result<Places, Away> {
-        let principals: HashSet<Uuid> = messages
+        let mut places = Places {
+            by_principal: HashMap::new(),
+            min_broadcast_principals: MIN_BROADCAST_PRINCIPALS_PER_NODE
+                * self.redis.nodes() as usize,
+            living: Vec::new(),
+        };
+        let (broadcast, others): (Vec<&Content>, Vec<&Content>) = messages
             .iter()
-            .flat_map(|message| message.content.principals())
-            .collect();
-        if principals.is_empty() {
-            return Ok(Places::new());
-        }
-        self.directory.find(&Vec::from_iter(principals)).await
+            .map(|message| &message.content)
+            .partition(|content| places.is_broadcast(content));
+        let principals: HashSet<Uuid> = others.iter().flat_map(|one| one.principals()).collect();
+        let principals = Vec::from_iter(principals);
+        let (by_principal, living) = tokio::join!(
+            self.directory.find(&principals),
+            self.living_peers(!broadcast.is_empty()),
+        );
+        (places.by_principal, places.living) = (by_principal?, living?);
+        Ok(places)
     }
 
-    fn address(&self, messages: Vec<Message>, places: &Result<Places, Away>) -> Vec<Addressed> {
-        let mut addressed = Vec::new();
-        for Message { epoch, content } in messages {
-            match (&content, places) {
-                (Content::Answer { to, event }, _) => {
-                    let text = EphemeralEnvelope::encode(self.node, &[], event);
-                    addressed.push(self.addressed(*to, epoch, &text, Vec::new()));
-                }
-                (Content::Tail { to }, _) => {
-                    let tail = self.addressed(*to, epoch, TAIL, Vec::new());
-                    self.tails.lock().remove(to);
-                    addressed.push(tail);
-                }
-                (_, Ok(places)) => self.address_to_all(epoch, &content, places, &mut addressed),
-                // Whoever serves these principals looks at their inboxes.
-                (_, Err(Away)) => {
-                    metrics::hints("lost", 1);
-                    self.state.losses.note(content.inboxes());
-                }
+    /// The other nodes that live now. The list of the last heartbeat would miss a node that has just
+    /// started, and so would miss what that node serves.
+    async fn living_peers(&self, is_wanted: bool) -> Result<Vec<NodeId>, Away> {
+        if !is_wanted {
+            return Ok(Vec::new());
+        }
+        let mut living = self.redis.living().await?;
+        living.retain(|node| *node != self.node);
+        Ok(living)
+    }
+
+    fn address(
+        &self,
+        Message { epoch, content }: Message,
+        places: &Result<Places, Away>,
+    ) -> Vec<Addressed> {
+        match (&content, places) {
+            (Content::Answer { to, event }, _) => {
+                let text = EphemeralEnvelope::encode(self.node, &[], event);
+                vec![self.addressed(*to, epoch, &text, Arc::default())]
+            }
+            (Content::Tail { to }, _) => {
+                let tail = self.addressed(*to, epoch, TAIL, Arc::default());
+                self.tails.lock().remove(to);
+                vec![tail]
+            }
+            (_, Ok(places)) if places.is_broadcast(&content) => {
+                self.address_to_living(epoch, &content, &places.living)
+            }
+            (_, Ok(places)) => self.address_to_serving(epoch, &content, &places.by_principal),
+            // Whoever serves these principals looks at their inboxes.
+            (_, Err(Away)) => {
+                metrics::hints("lost", 1);
+                self.state.losses.note(content.inboxes());
+                Vec::new()
             }
         }
-        addressed
     }
 
-    /// Addresses a message to every node that serves one of its principals.
-    fn address_to_all(
+    /// Addresses a message to every live node.
+    fn address_to_living(
         &self,
         epoch: u64,
         content: &Content,
-        places: &Places,
-        addressed: &mut Vec<Addressed>,
-    ) {
+        living: &[NodeId],
+    ) -> Vec<Addressed> {
+        let everybody: Vec<usize> = (0..content.principals().count()).collect();
+        let Some((text, inboxes)) = self.encode(content, &everybody) else {
+            return Vec::new();
+        };
+        if living.is_empty() {
+            metrics::hints("unneeded", 1);
+        }
+        living
+            .iter()
+            .map(|to| self.addressed(*to, epoch, &text, inboxes.clone()))
+            .collect()
+    }
+
+    /// Addresses a message to every node that serves one of its principals.
+    fn address_to_serving(
+        &self,
+        epoch: u64,
+        content: &Content,
+        places: &HashMap<Uuid, Vec<NodeId>>,
+    ) -> Vec<Addressed> {
         let mut by_node: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (n, principal) in content.principals().enumerate() {
             for node in places.get(&principal).into_iter().flatten() {
@@ -125,28 +203,35 @@ impl<P: PubSub> PubSubWorker<P> {
         if by_node.is_empty() {
             metrics::hints("unneeded", 1);
         }
-        for (to, concerned) in by_node {
-            let (text, inboxes) = match content {
-                Content::Hint {
-                    deliveries,
-                    encoded,
-                } => {
-                    let some: Vec<Delivery> = concerned.iter().map(|n| deliveries[*n]).collect();
-                    let inboxes = some.iter().map(|one| one.principal).collect();
-                    (Hint::encode(self.node, &some, encoded), inboxes)
-                }
-                Content::Ephemeral { principals, event } => {
-                    let some: Vec<Uuid> = concerned.iter().map(|n| principals[*n]).collect();
-                    let text = EphemeralEnvelope::encode(self.node, &some, event);
-                    (text, Vec::new())
-                }
-                _ => continue,
-            };
-            addressed.push(self.addressed(to, epoch, &text, inboxes));
+        let addressed = by_node.into_iter().filter_map(|(to, concerned)| {
+            let (text, inboxes) = self.encode(content, &concerned)?;
+            Some(self.addressed(to, epoch, &text, inboxes))
+        });
+        addressed.collect()
+    }
+
+    /// The text of a message for those of its principals with these places in it, and the inboxes to
+    /// look at if the text is lost.
+    fn encode(&self, content: &Content, concerned: &[usize]) -> Option<(String, Arc<[Uuid]>)> {
+        match content {
+            Content::Hint {
+                deliveries,
+                encoded,
+            } => {
+                let some: Vec<Delivery> = concerned.iter().map(|n| deliveries[*n]).collect();
+                let inboxes = some.iter().map(|one| one.principal).collect();
+                Some((Hint::encode(self.node, &some, encoded), inboxes))
+            }
+            Content::Ephemeral { principals, event } => {
+                let some: Vec<Uuid> = concerned.iter().map(|n| principals[*n]).collect();
+                let text = EphemeralEnvelope::encode(self.node, &some, event);
+                Some((text, Arc::default()))
+            }
+            _ => None,
         }
     }
 
-    fn addressed(&self, to: NodeId, epoch: u64, text: &str, inboxes: Vec<Uuid>) -> Addressed {
+    fn addressed(&self, to: NodeId, epoch: u64, text: &str, inboxes: Arc<[Uuid]>) -> Addressed {
         let channel = self.redis.key(keys::node_channel(to));
         let sealed = self.seal.seal(&channel, epoch, text);
         self.tails.lock().insert(to, Instant::now());
@@ -158,10 +243,13 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    async fn publish_piece(&self, piece: Vec<Addressed>) {
-        let n = piece.len() as u64;
+    async fn publish_pipeline(&self, pipeline: Vec<Addressed>) {
+        let n = pipeline.len() as u64;
+        if n == 0 {
+            return;
+        }
         let (mut texts, mut receipts) = (Vec::new(), Vec::new());
-        for one in piece {
+        for one in pipeline {
             texts.push((one.channel, one.sealed));
             receipts.push((one.to, one.inboxes));
         }
@@ -172,7 +260,7 @@ impl<P: PubSub> PubSubWorker<P> {
         let mut tails = self.tails.lock();
         for (to, inboxes) in receipts {
             tails.insert(to, Instant::now());
-            self.state.losses.note(inboxes);
+            self.state.losses.note(inboxes.iter().copied());
         }
     }
 
@@ -195,21 +283,4 @@ impl<P: PubSub> PubSubWorker<P> {
             }
         }
     }
-}
-
-fn pieces(messages: Vec<Addressed>) -> Vec<Vec<Addressed>> {
-    let mut pieces = vec![Vec::new()];
-    let mut bytes = 0;
-    for message in messages {
-        bytes += message.sealed.len();
-        if bytes > MAX_PIPELINE_BYTES {
-            pieces.push(Vec::new());
-            bytes = message.sealed.len();
-        }
-        if let Some(piece) = pieces.last_mut() {
-            piece.push(message);
-        }
-    }
-    pieces.retain(|piece| !piece.is_empty());
-    pieces
 }

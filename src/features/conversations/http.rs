@@ -12,7 +12,7 @@ use blindpipe_protocol::conversations::{
     ChangeConversation, Encryption, MarkRead, OpenConversation, OpenGroup, ReadMark,
 };
 
-use super::{Conversation, store};
+use super::{Conversation, ReadMarks, store};
 use crate::{
     access_log::{self, AccessKind, Read},
     auth::{
@@ -230,18 +230,17 @@ pub async fn change(
 /// never moves back.
 ///
 /// Caller: a member. Body `{message_id}`. Answers 200 with [`ReadMark`]. If the mark moved,
-/// publishes `message.read` to the members who are users. With more than 50 of them, only the
-/// reader's other devices get it. Errors: `NOT_FOUND`.
+/// publishes `message.read` to the members who are users. With more than 8 of them, each reader's
+/// newest mark is published a second later. With more than 50, only the reader's other devices get
+/// it, at once. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Caller,
-    State(work): State<UnitOfWork>,
+    State(marks): State<ReadMarks>,
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
 ) -> Result<Data<ReadMark>> {
-    let mark = work
-        .run("conversations.read", async |tx| {
-            store::read_up_to(tx, id, caller.principal(), body.message_id).await
-        })
+    let mark = marks
+        .read_up_to(id, caller.principal(), body.message_id)
         .await?;
     Ok(Data(ReadMark {
         conversation_id: id,

@@ -6,12 +6,14 @@
 
 mod audience;
 pub(crate) mod http;
+mod marks;
 mod store;
 
 pub use blindpipe_protocol::conversations::{Conversation, Member};
 
 pub use self::{
     audience::Audience,
+    marks::{ReadMarks, tell_forgotten_marks},
     store::{
         AskedUser, MembershipScope, Place, add_member, asked_user, is_admin, kind, leave_next,
         lock, member, members, recipients, remove_member, require_rotation, touch, updated,

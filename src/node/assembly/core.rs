@@ -9,7 +9,7 @@ use super::{
 use crate::{
     auth::usage::TokenUse,
     delivery::Seal,
-    features::{agents::ReachabilityTracker, messages::MessageWriter},
+    features::{agents::ReachabilityTracker, conversations::ReadMarks, messages::MessageWriter},
     ids::NodeId,
     inbox::{Acks, Inbox},
     limits::{Limits, slots::Slots, table::Overrides},
@@ -78,6 +78,7 @@ pub(super) struct Writers {
     pub(super) work: UnitOfWork,
     pub(super) reachability: ReachabilityTracker,
     pub(super) message_writer: MessageWriter,
+    pub(super) read_marks: ReadMarks,
 }
 
 impl Writers {
@@ -87,7 +88,8 @@ impl Writers {
         let backplane = &core.links.backplane;
         let work = UnitOfWork::new(stores.db.clone(), base.random.clone(), backplane.clone());
         let quiet = work.over(stores.quiet_db.clone());
-        let reachability = ReachabilityTracker::start(quiet, workers, stopping);
+        let reachability = ReachabilityTracker::start(quiet.clone(), workers, stopping);
+        let read_marks = ReadMarks::start(work.clone(), quiet, workers, stopping);
         let message_writer = MessageWriter::start(
             &stores.send_db,
             backplane,
@@ -100,6 +102,7 @@ impl Writers {
             work,
             reachability,
             message_writer,
+            read_marks,
         }
     }
 }

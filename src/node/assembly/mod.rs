@@ -102,6 +102,7 @@ pub(super) async fn assemble(
         objects,
         reachability: writers.reachability,
         message_writer: writers.message_writer,
+        read_marks: writers.read_marks,
         gateway,
         accounts,
         agents,

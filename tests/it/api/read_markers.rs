@@ -227,3 +227,87 @@ async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
         );
     }
 }
+
+/// The entries of an inbox with read marks, and the marks in them.
+async fn entries_with_marks(client: &Client, of: &str) -> (i64, i64) {
+    let sql = "select count(distinct seq), count(*) from inbox_entry join event on event_id = any(event_ids)
+        where kind = 'message.read' and principal_id = $1";
+    let row = client.query_one(sql, &[&uuid(of)]).await.expect("a row");
+    (row.get(0), row.get(1))
+}
+
+/// Readers race on both nodes. Each answer is true at once on every node. The others hear of each
+/// reader's newest mark, in a few entries of their inboxes.
+#[tokio::test(flavor = "multi_thread")]
+async fn marks_of_many_readers_are_told_together() {
+    const MESSAGES: usize = 8;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob, carol, dave] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+        a.user("dave").await,
+    ];
+    let client = connect(&a.world.database).await;
+    let mut ids = crowd(&a.world.database, 16).await;
+    ids.extend([bob.id.clone(), carol.id.clone(), dave.id.clone()]);
+    let made = alice.post("/groups", json!({ "member_ids": ids })).await;
+    let made = made.expect(201);
+    let group = made.data()["conversation_id"].as_str().expect("an id");
+    let mut messages = Vec::new();
+    for _ in 0..MESSAGES {
+        messages.push(say(&alice, group).await);
+    }
+    let mut socket = alice.connect().await;
+    let readers = [&bob, &carol, &dave];
+    let marks = readers.iter().flat_map(|reader| {
+        let at = [reader.on(&a), reader.on(&b)];
+        let each = messages.iter().enumerate();
+        each.map(move |(n, message)| (at[n % 2].caller.clone(), message))
+    });
+    let marks: Vec<(Caller, &String)> = marks.collect();
+    let marked = marks.iter().map(|(at, message)| mark(at, group, message));
+    for answer in futures_util::future::join_all(marked).await {
+        answer.expect(200);
+    }
+    for reader in readers {
+        let path = format!("/conversations/{group}");
+        let shown = reader.on(&b).get(path).await.expect(200);
+        assert_eq!(shown.data()["unread_count"], 0);
+    }
+    let mut reached = [None; 3];
+    while reached != [Some(MESSAGES - 1); 3] {
+        let event = socket.event("message.read").await;
+        let is_by = |reader: &&User| event["data"]["principal_id"] == reader.id;
+        let is_of = |message: &String| event["data"]["message_id"] == **message;
+        let reader = readers.iter().position(is_by).expect("a reader");
+        let at = messages.iter().position(is_of);
+        assert!(at > reached[reader], "{at:?} after {reached:?}");
+        reached[reader] = at;
+    }
+    let (entries, told) = entries_with_marks(&client, &alice.id).await;
+    assert!(entries <= 4, "{entries} entries");
+    assert!(told <= 12, "{told} of {} marks", 3 * MESSAGES);
+}
+
+/// The node that gathered the mark has died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mark_that_its_node_did_not_tell_is_told() {
+    let [a, _] = nodes_with(&[RAISED_LIMITS, ("UPKEEP_SPEED", "30")]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let client = connect(&a.world.database).await;
+    let group = group(&alice, &bob, &a.world.database, 12).await;
+    let message = say(&alice, &group).await;
+    let mut socket = alice.connect().await;
+    let gathered =
+        "update member set read_seq = 1, mark_untold_since = app_now() - interval '10 seconds'
+        where conversation_id = $1 and principal_id = $2";
+    let ids = (uuid(&group), uuid(&bob.id));
+    let n = client.execute(gathered, &[&ids.0, &ids.1]).await;
+    assert_eq!(n.expect("gathered"), 1);
+    let event = socket.event("message.read").await;
+    assert_eq!(
+        event["data"],
+        json!({ "principal_id": bob.id, "message_id": message })
+    );
+}

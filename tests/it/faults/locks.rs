@@ -210,6 +210,57 @@ async fn a_stopped_node_holds_up_its_groups_for_a_quarter_of_a_second_and_others
     }
 }
 
+/// Every commit that numbers a message takes 5 ms more, as with a synchronous standby far away.
+const SLOW_COMMITS: &str = "
+    create function slow_commit() returns trigger language plpgsql as $$ begin
+        if current_setting('test.slept', true) is distinct from pg_current_xact_id()::text then
+            perform set_config('test.slept', pg_current_xact_id()::text, true), pg_sleep(0.005);
+        end if;
+        return null;
+    end $$;
+    create constraint trigger slow_commit after update on conversation deferrable initially deferred
+        for each row execute function slow_commit();";
+
+/// The median time of a bystander's sends on the second node, while users of both nodes send
+/// without a pause.
+async fn median_beside(pairs: &[(User, String)], bystander: &(User, String)) -> Duration {
+    let over = Instant::now() + Duration::from_secs(2);
+    let load = pairs.iter().map(|(user, to)| sends(user.clone(), to, over));
+    let (_, times) = tokio::join!(
+        join_all(load),
+        sends(bystander.0.clone(), &bystander.1, over)
+    );
+    let mut times: Vec<Duration> = times.into_iter().map(|(_, took)| took).collect();
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// Two nodes write to the inbox of a popular agent all the time, and each waits for the other's
+/// commits. Others wait no longer than beside as many agents.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_popular_agent_delays_others_no_more_than_many_agents_do() {
+    let [a, b] = nodes_with(&[MANY_SENDS]).await;
+    let owner = a.user("owner").await;
+    let popular = a.agent(&owner, "popular").await;
+    let (mut alike, mut apart) = (Vec::new(), Vec::new());
+    for n in 0..6 {
+        let user = a.user("sender").await.on([&a, &b][n % 2]);
+        let own = a.agent(&user, "own").await;
+        apart.push((user.clone(), user.talk_to(&own).await));
+        alike.push((user.clone(), user.talk_to(&popular).await));
+    }
+    let bystander = a.user("bystander").await.on(&b);
+    let own = a.agent(&bystander, "own").await;
+    let bystander = (bystander.clone(), bystander.talk_to(&own).await);
+    psql(&a.world.database, SLOW_COMMITS).await;
+    let beside_many = median_beside(&apart, &bystander).await;
+    let beside_popular = median_beside(&alike, &bystander).await;
+    assert!(
+        beside_popular <= 2 * beside_many + Duration::from_millis(50),
+        "{beside_popular:?}, {beside_many:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_cancelled_requests_leave_no_statement_behind() {
     let [a] = nodes_with(&[MANY_SENDS]).await;

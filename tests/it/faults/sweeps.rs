@@ -8,10 +8,11 @@ use blindpipe::{
 };
 use blindpipe_protocol::cursor::Cursor;
 use fred::interfaces::{KeysInterface, PubsubInterface, SortedSetsInterface};
+use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::{
-    Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, channel_to, claims_of, connect,
+    Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, channel_to, claims_of, connect, crowd,
     directory_entry, nodes, nodes_with, private_redis, redis_client, ulid,
 };
 
@@ -170,6 +171,34 @@ async fn entries_too_many_cost_nothing_but_messages() {
         fast += usize::from(started.elapsed() < Duration::from_millis(500));
     }
     assert!(fast > 0, "every one came by the sweep");
+}
+
+/// Nobody asks the directory where the members of a large group are, so a missing entry costs
+/// nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_to_many_goes_to_every_node_without_a_look_up() {
+    const MEMBERS: usize = 40;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let mut ids = crowd(&a.world.database, MEMBERS - 2).await;
+    ids.push(bob.id.clone());
+    let made = alice.post("/groups", json!({ "member_ids": ids })).await;
+    let group = made.expect(201).data()["conversation_id"].clone();
+    let group = group.as_str().expect("an id");
+    let mut socket = bob.on(&b).connect().await;
+    socket.expect("caught_up").await;
+    // The nodes hear of each other at their next heartbeat.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    unlist(&a, &bob.id).await;
+    let mut fast = 0;
+    for n in 0..10 {
+        let started = Instant::now();
+        let text = n.to_string();
+        alice.say(group, &text).await.expect(201);
+        expect_text(&mut socket, &text, started, EVENT_BOUND).await;
+        fast += usize::from(started.elapsed() < Duration::from_millis(500));
+    }
+    assert!(fast > 5, "{fast} of 10 came at once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

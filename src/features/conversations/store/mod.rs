@@ -3,6 +3,7 @@
 mod asked;
 mod change;
 mod leave;
+mod marks;
 mod open;
 mod read;
 
@@ -12,8 +13,9 @@ use uuid::Uuid;
 
 pub use self::{
     asked::{AskedUser, asked_user},
-    change::{Change, change, read_up_to},
+    change::{Change, change},
     leave::{MembershipScope, leave_next, remove_member},
+    marks::{ReadMark, conversations_with_untold_marks, read_up_to, tell_marks},
     open::{NewGroup, Opened, open_agent, open_direct, open_group},
     read::{page, view},
 };

@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub use self::history::{Page, history};
-use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
+use self::statement::{Columns, LOCK, Tokens, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{
     db::{Db, Tx, batches::BATCH_ROWS},
@@ -152,7 +152,7 @@ async fn execute_with_tokens(
         Some(tx) => tx,
         None => db.begin("messages.send").await?,
     };
-    let stmt = tx.prepare_cached(SEND).await?;
+    let stmt = tx.prepare_cached(columns.statement()).await?;
     let rows = tx.query(&stmt, &columns.params()).await?;
     tx.execute(
         PUT_TOKENS,
@@ -169,11 +169,11 @@ async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<V
     }
     let params = columns.params();
     if let Some(tx) = locked {
-        let stmt = tx.prepare_cached(SEND).await?;
+        let stmt = tx.prepare_cached(columns.statement()).await?;
         return tx.query_and_commit(&stmt, &params).await;
     }
     let client = db.read().await?;
-    let stmt = client.prepare_cached(SEND).await?;
+    let stmt = client.prepare_cached(columns.statement()).await?;
     // A single statement is a transaction, so its answer comes after its commit.
     client.query(&stmt, &params).await
 }

@@ -38,6 +38,8 @@
 //!
 //! [`Plans::Pinned`]: crate::db::Plans::Pinned
 
+use std::sync::LazyLock;
+
 use blindpipe_protocol::search::SearchToken;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
@@ -71,7 +73,7 @@ select conversation_id from place where not exists (
     where m.conversation_id = place.conversation_id and m.principal_id not in (select principal_id from free))";
 
 /// The statement of this module.
-pub const SEND: &str = "-- messages.send
+const SEND: &str = "-- messages.send
 with item as (
     select n::int4 as n, ($2::uuid[])[n] as conversation_id, ($3::uuid[])[n] as sender_id, ($4::uuid[])[n] as session_id,
         ($5::uuid[])[n] as token_id, ($6::bool[])[n] as encrypted, ($7::uuid[])[n] as key,
@@ -188,6 +190,18 @@ select 'ended', null, null, null, null, null, null, null
 where case when clock_timestamp() > statement_timestamp() + interval '10 milliseconds' then
     not require_live(array(select ($4::uuid[])[n] from good), array(select ($5::uuid[])[n] from good)) end";
 
+/// The part of [`SEND`] that reads the messages which a batch answers.
+const ANSWERED: &str = "left join message answered
+        on answered.conversation_id = item.conversation_id and answered.message_id = item.in_reply_to";
+/// Stands in for [`ANSWERED`] where a batch answers none.
+const NONE_ANSWERED: &str = "cross join (
+        select null::text as sender_kind, null::uuid as sender_id, null::int2 as hop, null::int8 as seq) answered";
+
+/// [`SEND`] for a batch that answers no message. A plan begins with every partition of `message`
+/// that it may read, and that takes Postgres a fifth of its time for a lone send.
+static SEND_WITHOUT_ANSWERS: LazyLock<String> =
+    LazyLock::new(|| SEND.replacen(ANSWERED, NONE_ANSWERED, 1));
+
 /// The statement's inputs: one array per column.
 pub struct Columns<'a> {
     ids: Vec<MessageId>,
@@ -248,6 +262,14 @@ impl<'a> Columns<'a> {
             search_tokens: each()
                 .map(|request| request.draft.search_tokens.as_slice())
                 .collect(),
+        }
+    }
+
+    /// The text of the statement for these inputs.
+    pub fn statement(&self) -> &'static str {
+        match self.references.iter().any(Option::is_some) {
+            true => SEND,
+            false => &SEND_WITHOUT_ANSWERS,
         }
     }
 
@@ -345,4 +367,16 @@ fn decode_item(row: &Row) -> Decision {
         // `key_taken`: the key leads to the earlier send, or has expired meanwhile.
         _ => return Decision::Undecided,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_without_answers_reads_no_message() {
+        assert!(SEND.contains(ANSWERED));
+        assert!(!SEND_WITHOUT_ANSWERS.contains("join message "));
+        assert!(SEND_WITHOUT_ANSWERS.contains(NONE_ANSWERED));
+    }
 }

@@ -1,0 +1,97 @@
+//! Read marks that are told together. Each mark moves in its own call. In a group of more than a
+//! few users, the members hear of all marks of a second in a single transaction, each reader's
+//! newest. Otherwise each mark would write the inbox of every user.
+//!
+//! The members' rows say which marks wait, so a sweep finds those of a node that died.
+
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::store;
+use crate::{
+    error::Result,
+    ids::{ConversationId, MessageId, Principal},
+    limits::quotas::READ_MARK_GATHERING,
+    supervisor,
+    work::UnitOfWork,
+};
+
+/// Moves read marks and tells them. Clones share the conversations that wait.
+#[derive(Clone)]
+pub struct ReadMarks {
+    work: UnitOfWork,
+    waiting: Arc<Mutex<HashSet<ConversationId>>>,
+    notify: Arc<Notify>,
+}
+
+impl ReadMarks {
+    /// Starts the task that tells gathered marks. It works on the connections of `quiet`.
+    pub fn start(
+        work: UnitOfWork,
+        quiet: UnitOfWork,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let marks = ReadMarks {
+            work,
+            waiting: Arc::default(),
+            notify: Arc::default(),
+        };
+        let gathered = marks.clone();
+        supervisor::spawn_until(tasks, stop, "read_marks.tell", move || {
+            gathered.clone().tell_gathered(quiet.clone())
+        });
+        marks
+    }
+
+    /// Moves the mark of a reader to a message.
+    pub(super) async fn read_up_to(
+        &self,
+        conversation: ConversationId,
+        reader: Principal,
+        message: MessageId,
+    ) -> Result<store::ReadMark> {
+        let mark = self
+            .work
+            .run("conversations.read", async |tx| {
+                store::read_up_to(tx, conversation, reader, message).await
+            })
+            .await?;
+        if mark.is_gathered {
+            self.waiting.lock().insert(conversation);
+            self.notify.notify_one();
+        }
+        Ok(mark)
+    }
+
+    async fn tell_gathered(self, work: UnitOfWork) {
+        loop {
+            self.notify.notified().await;
+            tokio::time::sleep(READ_MARK_GATHERING).await;
+            let conversations = std::mem::take(&mut *self.waiting.lock());
+            for conversation in conversations {
+                if let Err(error) = tell(&work, conversation).await {
+                    error.log_in("conversations.tell_marks", "the sweep tells the marks");
+                }
+            }
+        }
+    }
+}
+
+async fn tell(work: &UnitOfWork, conversation: ConversationId) -> Result<()> {
+    work.run("conversations.tell_marks", async |tx| {
+        store::tell_marks(tx, conversation).await
+    })
+    .await
+}
+
+/// Tells the marks that no node has told.
+pub async fn tell_forgotten_marks(work: &UnitOfWork) -> Result<()> {
+    for conversation in store::conversations_with_untold_marks(work.db()).await? {
+        tell(work, conversation).await?;
+    }
+    Ok(())
+}
