@@ -235,8 +235,7 @@ impl Listener for Split {
                 continue;
             };
             let mut start = [0; SOCKET_REQUEST.len()];
-            let is_socket =
-                matches!(stream.peek(&mut start).await, Ok(_) if start == SOCKET_REQUEST);
+            let is_socket = stream.peek(&mut start).await.is_ok() && start == SOCKET_REQUEST;
             if !is_socket {
                 return (stream, from);
             }

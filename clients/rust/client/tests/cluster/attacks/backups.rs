@@ -20,6 +20,9 @@ async fn device(
     (signed_in.expect("signed in"), proxy, told)
 }
 
+/// Alters the list of backups.
+type Lie = Box<dyn Fn(&mut Value) + Send>;
+
 fn in_backups(proxy: &Proxy, mut rule: impl FnMut(&mut Value) + Send + 'static) {
     proxy.on_answer(move |call, answer| {
         if call.starts_with("GET /keys/backup") {
@@ -44,14 +47,14 @@ async fn an_altered_backup_restores_nothing() {
         .expect("Eve's own");
     let eves = of_eve.lock().clone();
     assert!(eves.is_array());
-    let lies: Vec<Box<dyn Fn(&mut Value) + Send>> = vec![
+    let lies: Vec<Lie> = vec![
         Box::new(|backups: &mut Value| {
             let other = backups[0]["backup_b"].clone();
             backups[0]["backup_a"] = other;
         }),
         Box::new(|backups: &mut Value| backups[0]["argon2_salt"] = "A".repeat(43).into()),
         Box::new(|backups: &mut Value| {
-            backups[0]["argon2_params"] = json!({ "m": 8192, "t": 1, "p": 1 })
+            backups[0]["argon2_params"] = json!({ "m": 8192, "t": 1, "p": 1 });
         }),
         // So high that it would stop the device.
         Box::new(|backups: &mut Value| backups[0]["argon2_params"]["m"] = 4_000_000.into()),
