@@ -6,7 +6,9 @@ use blindpipe_client::{Client, MemoryStore};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{NOTHING, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim};
+use super::{
+    NOTHING, Proxy, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim,
+};
 use crate::support::{cluster, direct, texts};
 
 const STRANGER: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
