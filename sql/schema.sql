@@ -990,6 +990,8 @@ CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relati
 
 CREATE INDEX message_addressed ON ONLY message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
 
+CREATE INDEX message_by_agent ON ONLY message USING btree (conversation_id, sender_id, seq) WHERE sender_kind = 'agent'::text;
+
 CREATE UNIQUE INDEX message_by_id ON ONLY message USING btree (conversation_id, message_id);
 
 CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);

@@ -48,7 +48,7 @@ pub async fn of_user(
 }
 
 /// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the history for an agent. An
-/// agent with the visibility `addressed` sees the messages that name it.
+/// agent with the visibility `addressed` sees its own messages and those that name it.
 ///
 /// Caller: agent who is a member by an active relation.
 pub async fn of_agent(

@@ -128,6 +128,52 @@ async fn widening_shows_nothing_of_before_but_what_named_the_agent() {
     assert_eq!(updates, 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_addressed_agent_reads_what_names_it_and_what_it_wrote() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
+    let group = alice.group_with(&[&bob]).await;
+    for agent in [&agent, &other] {
+        alice.talk_to(agent).await;
+        place(&alice, &group, agent, "addressed").await.expect(201);
+    }
+    say(&bob, &group, "named 1", Some(&agent)).await;
+    let own = agent.say(&group, "own 1").await.expect(201);
+    let own = own.data()["message_id"].clone();
+    say(&bob, &group, "hidden", None).await;
+    other.say(&group, "of the other").await.expect(201);
+    say(&bob, &group, "named 2", Some(&agent)).await;
+    // A message that names its own sender comes once.
+    let path = format!("/agents/{}/conversations/{group}/messages", agent.id);
+    let naming = json!({
+        "payload": { "type": "text", "text": "own 2" },
+        "recipients": [agent.id],
+    });
+    agent.post(path, naming).await.expect(201);
+    agent.say(&group, "own 3").await.expect(201);
+
+    let seen = ["named 1", "own 1", "named 2", "own 2", "own 3"];
+    let (agent, other) = (agent.on(&b), other.on(&b));
+    assert_eq!(history(&agent, &group, "forward").await, seen);
+    let mut backward = history(&agent, &group, "backward").await;
+    backward.reverse();
+    assert_eq!(backward, seen);
+    assert_eq!(history(&other, &group, "forward").await, ["of the other"]);
+    let path = format!("/conversations/{group}/read");
+    let mark = json!({ "message_id": own });
+    agent.post(&path, &mark).await.expect(200);
+    other.post(&path, &mark).await.refused(404, "NOT_FOUND");
+    // Its messages stay its own when it sees all and when it is addressed again.
+    for visibility in ["all", "addressed"] {
+        place(&alice, &group, &agent, visibility).await.expect(200);
+    }
+    assert_eq!(history(&agent, &group, "forward").await, seen);
+}
+
 /// Gives the conversation a first key that needs no replacement.
 async fn with_key(node: &TestNode) {
     psql(

@@ -47,7 +47,7 @@ pub async fn read_up_to(
             "-- conversations.read
             select m.seq, me.read_seq < m.seq as is_ahead from message m join active_member me using (conversation_id)
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
-                and (me.visibility = 'all' and m.seq > me.all_from_seq or $2::text = any(m.recipients))",
+                and (me.visibility = 'all' and m.seq > me.all_from_seq or m.sender_id = $2 or $2::text = any(m.recipients))",
             &[&id, &reader.id(), &message],
         )
         .await?

@@ -19,11 +19,11 @@ pub struct Page {
     pub span: Option<(i64, i64)>,
 }
 
-/// A page of what the reader can see: messages after it joined, and up to `named_seq` only those
-/// that name it. That is the end of time for an `addressed` agent. For an agent whose visibility
-/// was widened, it is the last message before. A single snapshot reads membership, cursor and
-/// messages, so nothing appears that was committed after the reader's removal. At most two of the
-/// four branches run, and each walks one index.
+/// A page of what the reader can see: messages after it joined, and up to `named_seq` only its own
+/// and those that name it. That is the end of time for an `addressed` agent. For an agent whose
+/// visibility was widened, it is the last message before. A single snapshot reads membership,
+/// cursor and messages, so nothing appears that was committed after the reader's removal. At most
+/// three of the six branches run, and each walks one index.
 const HISTORY: &str = "-- messages.history
 with me as materialized (
     select me.from_seq, seen.seq as cursor_seq,
@@ -58,6 +58,20 @@ from me left join lateral (
          where not $4 and me.named_seq > me.from_seq and m.conversation_id = $1
              and m.seq > me.from_seq and m.seq <= me.named_seq and (me.cursor_seq is null or m.seq < me.cursor_seq)
              and m.recipients is not null and $2::text = any(m.recipients)
+         order by m.seq desc limit $5)
+        union all
+        (select * from message m
+         where $4 and me.named_seq > me.from_seq and m.conversation_id = $1
+             and m.sender_kind = 'agent' and m.sender_id = $2
+             and m.seq > coalesce(me.cursor_seq, me.from_seq) and m.seq <= me.named_seq
+             and (m.recipients is null or $2::text <> all(m.recipients))
+         order by m.seq limit $5)
+        union all
+        (select * from message m
+         where not $4 and me.named_seq > me.from_seq and m.conversation_id = $1
+             and m.sender_kind = 'agent' and m.sender_id = $2
+             and m.seq > me.from_seq and m.seq <= me.named_seq and (me.cursor_seq is null or m.seq < me.cursor_seq)
+             and (m.recipients is null or $2::text <> all(m.recipients))
          order by m.seq desc limit $5)
     ) found
 ) page on page.n < $5 and (page.bytes <= $6 or page.n = 1)

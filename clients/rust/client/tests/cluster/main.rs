@@ -7,6 +7,7 @@ mod examples;
 mod marks;
 mod people;
 mod proxy;
+mod quickstart;
 mod redis;
 mod resync;
 mod strangers;

@@ -1,15 +1,22 @@
 //! The person's side: groups, addressed agents, removed members, files, clear text.
 
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use blindpipe_client::{
-    Agent, Error, NewFile,
+    Agent, Clock, Error, NewFile,
+    agent::Question,
     client::SendOptions,
     protocol::{groups::Visibility, ids::Principal},
 };
 use parking_lot::Mutex;
 
-use crate::support::{cluster, echo, pair, running, scene, texts, watch};
+use crate::support::{cluster, echo, history, pair, running, scene, texts, until, watch};
 
 #[tokio::test]
 async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
@@ -50,6 +57,70 @@ async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
     assert_eq!(texts(&bob.client.conversation(group.id())).await, wanted);
     assert_eq!(*heard.lock(), ["for the agent"]);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn an_addressed_agent_finds_its_question_and_its_earlier_reply() {
+    let scene = scene("forgetful").await;
+    let clock = Clock::default();
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let (answered, runs) = (answers.clone(), Arc::new(AtomicU32::default()));
+    let builder = scene.builder().clock(clock.clone());
+    let forgetful = builder
+        .retry_delays([Duration::from_millis(1)])
+        .on_message(move |ctx| {
+            let (runs, clock) = (runs.clone(), clock.clone());
+            async move {
+                let run = runs.fetch_add(1, Ordering::Relaxed);
+                let sent = ctx.reply(format!("reply of run {run}")).await?;
+                assert_eq!(sent.duplicate, run > 0);
+                let question = Question {
+                    tag: "sure".to_owned(),
+                    text: "Sure?".to_owned(),
+                    choices: vec!["Yes".to_owned()],
+                    ..Question::default()
+                };
+                ctx.ask(question).await?;
+                if run == 0 {
+                    // Two days later the service has forgotten the ids: the history must say.
+                    clock.advance(Duration::from_secs(2 * 24 * 3600));
+                    return Err(Error::other("once"));
+                }
+                Ok(())
+            }
+        })
+        .on_answer("sure", move |ctx| {
+            let choice = ctx.answer().and_then(|answer| answer.choice.clone());
+            answered.lock().extend(choice);
+            async { Ok(()) }
+        });
+    let running = running(forgetful).await;
+    scene.conversation().await;
+    let group = scene.ada.client.open_group("some", Vec::new()).await;
+    let group = group.expect("a group");
+    let agent = scene.agent.id;
+    let added = group.add_agent(agent, Visibility::Addressed).await;
+    added.expect("added");
+    let mut events = watch(&scene.ada).await;
+    let options = || SendOptions {
+        to: vec![Principal::Agent(agent)],
+        ..SendOptions::default()
+    };
+    group.send_with("hello", options()).await.expect("sent");
+    assert_eq!(events.answer(&group).await.text(), "reply of run 0");
+    let question = events.answer(&group).await;
+    let mut answer = blindpipe_client::Content::new();
+    answer.insert("type".to_owned(), "answer".into());
+    answer.insert("choice".to_owned(), "Yes".into());
+    let options = SendOptions {
+        in_reply_to: Some(question),
+        ..options()
+    };
+    group.send_with(answer, options).await.expect("sent");
+    until(|| !answers.lock().is_empty()).await;
+    running.stop().await;
+    assert_eq!(*answers.lock(), ["Yes"]);
+    assert_eq!(history(&group).await.len(), 4, "nothing was sent twice");
 }
 
 #[tokio::test]

@@ -190,6 +190,65 @@ async fn nobody_seals_with_an_epoch_of_an_ex_member() {
 }
 
 #[tokio::test]
+async fn nobody_goes_back_to_an_old_epoch() {
+    let cluster = cluster().await;
+    let eve = cluster.user("eve").await.expect("a person");
+    let store = Arc::new(MemoryStore::default());
+    let (ada, proxy, _) = victim_with(&cluster, "ada", |it| it.store(store.clone())).await;
+    // The wrap of epoch 1 for Ada, as she made it.
+    let old = Arc::new(Mutex::new(None));
+    let (seen, device) = (old.clone(), ada.client.device_id().expect("an id"));
+    proxy.on_request(move |call, body| {
+        if call.ends_with("/rotate") && body["base_epoch"] == 0 {
+            let list = body["wrapped_keys"].as_array().expect("wraps");
+            let own = list.iter().find(|wrap| wrap["device_id"] == device);
+            *seen.lock() = own.cloned();
+        }
+    });
+    let group = group(&ada, &[&eve]).await;
+    group.send("with Eve").await.expect("sent");
+    let eve_id = Principal::User(eve.client.user_id().expect("an id"));
+    group.remove(eve_id).await.expect("removed");
+    group.send("without Eve").await.expect("sent");
+    let of = group.id();
+    drop(group);
+
+    let lying = Arc::new(Mutex::new(true));
+    let (lies, wrap) = (lying.clone(), old.lock().clone().expect("a wrap"));
+    let proxy = Proxy::before(&cluster, 1).await;
+    proxy.on_answer(move |call, answer| {
+        if !*lies.lock() || !call.starts_with("GET ") {
+            return;
+        }
+        if call.contains("/keys/groups/") && !call.contains("recipients") {
+            answer["data"]["epoch"] = 1.into();
+            answer["data"]["current_epoch"] = 1.into();
+            answer["data"]["rotation_required"] = false.into();
+            answer["data"]["wrapped_keys"] = json!([wrap]);
+        } else if answer["data"]["epoch"].is_number() {
+            answer["data"]["epoch"] = 1.into();
+            answer["data"]["rotation_required"] = false.into();
+        }
+    });
+    let posted = posted(&proxy);
+    let resumed = Client::builder(proxy.server()).store(store).resume().await;
+    let ada = resumed.expect("a session").expect("it is live");
+    let refused = ada.conversation(of).send("for Eve too?").await;
+    assert!(refused.is_err(), "the node knows a later epoch");
+    assert_eq!(posted.lock().len(), 0);
+    *lying.lock() = false;
+    let honest = ada.conversation(of);
+    honest
+        .rotate()
+        .await
+        .expect("a secret that Eve does not have");
+    honest.send("still without Eve").await.expect("sent");
+    let headers = posted.lock().clone();
+    assert!(headers.iter().all(|header| header.epoch >= 2));
+    assert_eq!(headers.len(), 1);
+}
+
+#[tokio::test]
 async fn an_agent_waits_rather_than_go_back_to_an_old_epoch() {
     let scene = crate::support::scene("waiting").await;
     let (store, failures) = (

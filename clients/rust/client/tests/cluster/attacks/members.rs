@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use blindpipe_client::{Client, MemoryStore};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{NOTHING, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim};
+use super::{
+    NOTHING, Proxy, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim,
+};
 use crate::support::{cluster, direct, texts};
 
 const STRANGER: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
@@ -117,6 +120,49 @@ async fn a_swapped_key_waits_for_a_tap_and_is_given_nothing() {
     assert_eq!(wraps.last(&id(&bob)).as_deref(), Some(NOTHING));
     assert_ne!(wraps.last(&id(&carol)).as_deref(), Some(NOTHING));
     assert!(told.notices().contains(&"waiting_key"));
+}
+
+#[tokio::test]
+async fn somebody_who_spoke_bp1_is_never_written_to_in_clear() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let store = Arc::new(MemoryStore::default());
+    let builder = Client::builder(cluster.node(0).expect("a node")).store(store.clone());
+    let ada = cluster.user_with("ada", builder).await.expect("a person");
+    let conversation = direct(&ada, &bob).await;
+    conversation.send("encrypted").await.expect("sent");
+    let id = conversation.id();
+    drop((ada, conversation));
+    // After a restart nothing is known but what the store holds.
+    let proxy = Proxy::before(&cluster, 1).await;
+    let payloads = Arc::new(Mutex::new(Vec::new()));
+    let posted = payloads.clone();
+    proxy.on_request(move |call, body| {
+        if call.starts_with("POST ") && call.ends_with("/messages") {
+            posted.lock().push(body["payload"]["type"].clone());
+        }
+    });
+    proxy.on_answer(|call, answer| {
+        if reads_keys(call) {
+            for holder in holders(answer) {
+                for device in holder["devices"].as_array_mut().into_iter().flatten() {
+                    device["schemes"] = json!([]);
+                }
+            }
+        }
+        // Nothing was ever encrypted here, says the server.
+        if answer["data"]["epoch"].is_number() {
+            answer["data"]["epoch"] = 0.into();
+        }
+    });
+    let resumed = Client::builder(proxy.server()).store(store).resume().await;
+    let ada = resumed.expect("a session").expect("it is live");
+    let conversation = ada.conversation(id);
+    conversation.choose_clear().expect("chosen");
+    let sent = conversation.send("never in clear").await;
+    let types = payloads.lock().clone();
+    assert!(types.iter().all(|kind| kind == "encrypted"), "{types:?}");
+    assert_eq!(sent.is_ok(), !types.is_empty());
 }
 
 #[tokio::test]
