@@ -173,7 +173,7 @@ fn uses(line: &str, path: &str) -> bool {
 
 /// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
 /// reason).
-const OTHER_TASKS: [(&str, &str, &str); 11] = [
+const OTHER_TASKS: [(&str, &str, &str); 10] = [
     (
         "src/db/pool.rs",
         "tokio::spawn(link)",

@@ -46,9 +46,10 @@ async fn new(cluster: &DevCluster) -> Result<()> {
     // A person encrypts for an agent whose key is there.
     cluster.builder(&agent, 0)?.build().check().await?;
     let authority = cluster.ca_file()?.display().to_string();
+    let (node, agent_id) = (cluster.node(0)?, agent.id.to_string());
     let settings = [
-        ("BLINDPIPE_URL", cluster.node(0)?.url()),
-        ("BLINDPIPE_AGENT_ID", &agent.id.to_string()),
+        ("BLINDPIPE_URL", node.url()),
+        ("BLINDPIPE_AGENT_ID", &agent_id),
         ("BLINDPIPE_TOKEN", &agent.token),
         ("BLINDPIPE_KEY", &agent.key),
         ("BLINDPIPE_CA", &authority),

@@ -66,8 +66,8 @@ async fn write(cluster: &DevCluster) -> Result<(TestAgent, usize)> {
     owner.client.open_agent(agent.id).await?;
     let mut conversations = Vec::new();
     for n in 0..CONVERSATIONS {
-        let group = owner.client.open_group(&format!("group {n}"), Vec::new());
-        let group = group.await?;
+        let title = format!("group {n}");
+        let group = owner.client.open_group(&title, Vec::new()).await?;
         let visibility = blindpipe_client::protocol::groups::Visibility::All;
         group.add_agent(agent.id, visibility).await?;
         conversations.push(group);
