@@ -116,7 +116,7 @@ impl ProcessNode {
             .stderr(Stdio::from(File::create(&log).expect("a log file")))
             .spawn()
             .expect("a process");
-        let node = ProcessNode {
+        let mut node = ProcessNode {
             child,
             log,
             base: format!("http://127.0.0.1:{public}"),
@@ -129,7 +129,9 @@ impl ProcessNode {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the node does not get ready");
+        let ended = node.child.try_wait().expect("a child");
+        let log = std::fs::read_to_string(&node.log).unwrap_or_default();
+        panic!("the node does not get ready: ended {ended:?}, its log is {log:?}");
     }
 
     /// Kills the process with SIGKILL.
