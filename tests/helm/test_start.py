@@ -243,7 +243,9 @@ def test_with_own_authorities_and_redis_cluster(start, namespace, redis_server):
         **by_parts(namespace),
         redis={"mode": "cluster", "hosts": [f"127.0.0.1:{port}"], "tls": False},
     )
-    namespace.stores["secrets"]["blindpipe"]["OBJECT_STORE_SECRET"] = key()
+    held = namespace.stores["secrets"]["blindpipe"]
+    held["OBJECT_STORE_SECRET"] = key()
+    held["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{secrets.token_hex()}"
     pod = start(values, "chat").until_ready()
     until_backplane()
     assert pod.end() == 0
