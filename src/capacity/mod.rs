@@ -1,4 +1,4 @@
-//! THE CAPACITY: what a cluster needs for a load, by arithmetic over measured costs ([`costs`]).
+//! THE CAPACITY: the needs of a cluster for a load, by arithmetic over measured costs ([`costs`]).
 //!
 //! The arithmetic adds up processor time, memory and bytes. It says nothing about delays, and the
 //! machines that were measured are not yours: half or double is within its aim.

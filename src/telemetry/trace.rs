@@ -40,7 +40,7 @@ pub struct TraceParent {
     is_sampled: bool,
 }
 
-/// What a caller's `traceparent` is to the request.
+/// The relation of a caller's `traceparent` to the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerTrace {
     /// The parent of its span. If the caller has sampled it, so does the node.
@@ -138,7 +138,7 @@ impl TraceContext {
     }
 }
 
-/// What the span of a request says of it.
+/// The attributes of a request in its span.
 pub struct RequestNames<'a> {
     pub method: &'a str,
     /// The template of the path, without ids.

@@ -27,7 +27,7 @@ DESTRUCTIVE = {
 }
 
 
-# What the other calls need. Schemathesis repeats ids that it has seen in answers, so a destructive call may name it.
+# Values that the other calls need. Schemathesis repeats ids that it has seen in answers, so a destructive call may name it.
 NEEDED = {value for values in WORLD["ids"].values() for value in values}
 
 

@@ -255,7 +255,8 @@ test("pieces of a stream are shown in their places or not at all", async () => {
           if (frame.type !== "stream.delta") return [frame];
           deltas.push(frame);
           const [first, second] = deltas;
-          // The second comes before the first, and again after it; one is altered, one renumbered.
+          // The second comes before the first, and again after it.
+          // A third is altered, a fourth renumbered.
           if (deltas.length === 1) return [];
           if (deltas.length > 2) return [{ ...frame, n: frame.n + 1 }];
           const bent = { ...second, data: flipped({ ciphertext: second.data }).ciphertext };

@@ -1,4 +1,4 @@
-// A backlog stays on the server: what waits in a client has a bound, however much comes.
+// A backlog stays on the server. The events that wait in a client have a bound, however many come.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { setFlagsFromString } from "node:v8";

@@ -66,7 +66,7 @@ pub enum Scenario {
     Scaleout,
     /// Sends, polls, histories and connects beside many stored messages
     Size,
-    /// A year of messages in small: what retention and vacuum leave behind
+    /// A year of messages in small: the sizes that retention and vacuum leave behind
     Year,
 }
 

@@ -1,5 +1,5 @@
-//! `sweep`: what idle sockets ask of Postgres and Redis, with Redis and without, and what a send to
-//! a group asks of Redis. The sweep's cost must not be the number of sockets, and a message must go
+//! `sweep`: the calls of idle sockets to Postgres and Redis, with Redis and without, and the calls
+//! of a send to a group. The sweep's cost must not be the number of sockets, and a message must go
 //! to the nodes concerned alone.
 
 use std::time::{Duration, Instant};

@@ -158,7 +158,7 @@ impl<P: PubSub> PubSubWorker<P> {
                 self.address_to_living(epoch, &content, &places.living)
             }
             (_, Ok(places)) => self.address_to_serving(epoch, &content, &places.by_principal),
-            // Whoever serves these principals looks at their inboxes.
+            // The nodes that serve these principals look at their inboxes.
             (_, Err(Away)) => {
                 metrics::hints("lost", 1);
                 self.state.losses.note(content.inboxes());

@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::support::{Ended, ProcessNode, World, nodes, services, spawn};
 
-/// What production needs besides the settings of a test.
+/// Settings that production needs besides those of a test.
 const PRODUCTION: [(&str, &str); 8] = [
     ("PROFILE", "production"),
     ("PUBLIC_URL", "https://chat.example.org"),

@@ -37,7 +37,7 @@ const MAX_DRAIN: Duration = Duration::from_secs(30);
 const LINES: usize = 6;
 /// Tries of a send whose node was killed.
 const MAX_TRIES: usize = 20;
-/// What a release may add, in every form that touches a table which sends use.
+/// Every form of addition to a table which sends use.
 const LATER_SCHEMA: &str = "
     alter table conversation add column later_note text;
     alter table member add column later_rank integer not null default 0;

@@ -23,7 +23,7 @@ fn clauses(sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a node of the build before would stumble over; none if it may run beside this statement.
+/// The reason why a node of the build before may not run beside this statement; none if it may.
 fn breaks(clause: &str) -> Option<&'static str> {
     let has = |words: &str| clause.contains(words);
     let adds_required = clause

@@ -155,7 +155,7 @@ async fn a_caller_decides_on_its_trace_only_where_it_is_trusted() {
             .expect("text")
             .to_owned()
     };
-    // What must leave no span comes first, so that its span would be here with the last.
+    // The calls that must leave no span come first, so that its span would be here with the last.
     ask(&rare, "/limits", &traceparent("01")).await;
     ask(&trusting, "/limits", &traceparent("00")).await;
     ask(&trusting, "/limits", "nonsense").await;

@@ -158,7 +158,7 @@ export class Http {
   }
 }
 
-/** The answer with its whole body: one that is cut short counts as lost. */
+/** The answer with its whole body. An answer that is cut short counts as lost. */
 async function whole(response: Response): Promise<Response> {
   const { status, statusText, headers } = response;
   const body = await response.arrayBuffer();

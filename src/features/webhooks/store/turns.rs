@@ -321,7 +321,7 @@ pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Re
     Ok(released > 0)
 }
 
-/// What has come for a turn since its claim.
+/// The events that came for a turn since its claim.
 pub struct News {
     /// Whether replays came.
     pub has_replays: bool,

@@ -20,7 +20,7 @@ use std::{
 
 use blindpipe_client::{Error, Result, testing::DevCluster};
 
-/// One address makes all calls here, far beyond the budgets of a person.
+/// All calls come from a single address here, far beyond the budgets of a person.
 const LIMITS: [&str; 10] = [
     "auth_register_ip=100000/10min",
     "auth_human_ip=100000/10min",

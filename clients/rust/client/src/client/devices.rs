@@ -71,7 +71,7 @@ impl Devices<'_> {
         self.set_up(password, Vec::new(), None).await
     }
 
-    /// Reads the newest backup that opens; one that the directory still shows goes before old ones.
+    /// Reads the newest backup that opens. Backups of keys that the directory shows go first.
     /// Restored keys open old messages and introduce this device, which gets keys of its own.
     ///
     /// # Errors

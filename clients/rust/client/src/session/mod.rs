@@ -1,4 +1,4 @@
-//! A principal's conversations: what it can open, and what it may seal with.
+//! A principal's conversations: the secrets that it can open with, and may seal with.
 
 mod directory;
 mod opening;

@@ -25,7 +25,7 @@ use crate::{
     support::{Shared, Watch},
 };
 
-/// What a client's hook was told.
+/// The notices of a client's hook.
 #[derive(Clone, Default)]
 pub struct Told(Arc<Mutex<Vec<Hook>>>);
 
@@ -84,7 +84,7 @@ pub async fn next_message(events: &mut Watch, of: ConversationId) -> Received {
     }
 }
 
-/// The same keys at every run.
+/// Keys that are equal at every run.
 pub fn keys_of(seed: u64) -> PrivateKeys {
     PrivateKeys::random(&mut StdRng::seed_from_u64(seed))
 }
