@@ -311,51 +311,37 @@ fn dead_percent(size: &Size) -> f64 {
 }
 
 fn ratios(weeks: &[Week]) -> Vec<Ratio> {
-    let late_to_early = |what, [early, late]: [f64; 2], goal| Ratio {
+    let late_to_early = |what, [early, late]: [f64; 2]| Ratio {
         what,
         value: late / early,
-        goal,
+        goal: Goal::AtMost(1.2, 1.05),
     };
     let bytes = |table| {
         ends(weeks, |week| {
             size(week, table).map_or(0.0, |size| size.bytes)
         })
     };
-    vec![
-        late_to_early(
-            "bytes of inbox_entry, late / early",
-            bytes("inbox_entry"),
-            Goal::AtMost(1.2, 1.05),
-        ),
-        late_to_early(
-            "bytes of event, late / early",
-            bytes("event"),
-            Goal::AtMost(1.2, 1.05),
-        ),
-        late_to_early(
-            "bytes of idempotency, late / early",
-            bytes("idempotency"),
-            Goal::AtMost(1.2, 1.05),
-        ),
-        late_to_early(
-            "bytes of inbox, late / early",
-            bytes("inbox"),
-            Goal::AtMost(1.2, 1.05),
-        ),
-        late_to_early(
-            "bytes of conversation, late / early",
-            bytes("conversation"),
-            Goal::AtMost(1.2, 1.05),
-        ),
+    let sizes = [
+        ("bytes of inbox_entry, late / early", "inbox_entry"),
+        ("bytes of event, late / early", "event"),
+        ("bytes of idempotency, late / early", "idempotency"),
+        ("bytes of inbox, late / early", "inbox"),
+        ("bytes of conversation, late / early", "conversation"),
+    ];
+    let mut ratios: Vec<Ratio> = sizes
+        .map(|(what, table)| late_to_early(what, bytes(table)))
+        .into();
+    let pages = ends(weeks, |week| week.pages / week.removed.max(1.0));
+    ratios.extend([
         late_to_early(
             "pages that retention reads per removed row, late / early",
-            ends(weeks, |week| week.pages / week.removed.max(1.0)),
-            Goal::AtMost(1.2, 1.05),
+            pages,
         ),
         Ratio {
             what: "pages that retention reads per removed row, late",
-            value: ends(weeks, |week| week.pages / week.removed.max(1.0))[1],
+            value: pages[1],
             goal: Goal::None,
         },
-    ]
+    ]);
+    ratios
 }

@@ -278,6 +278,14 @@ async fn next(
     None
 }
 
+/// Without Redis a revoked socket is closed by the sweep, which comes every two seconds.
+pub async fn is_closed_by_the_sweep(socket: Socket) {
+    let since = Instant::now();
+    socket.expect_close(4403).await;
+    let took = since.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+}
+
 /// A device that was revoked before or during a fault. No node ever serves it again.
 pub struct Revoked {
     watchers: Vec<JoinHandle<usize>>,

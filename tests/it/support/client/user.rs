@@ -73,13 +73,7 @@ impl User {
             device_id,
             ..
         } = answer.read();
-        let cookie = answer
-            .header("set-cookie")
-            .expect("a cookie")
-            .split(';')
-            .next()
-            .expect("a value")
-            .to_owned();
+        let cookie = cookie_of(answer);
         User {
             caller: caller.with_token(&access_token),
             id: user_id.to_string(),
@@ -115,13 +109,7 @@ impl User {
             access_token: Secret(access_token),
             ..
         } = answer.read();
-        let cookie = answer
-            .header("set-cookie")
-            .expect("a cookie")
-            .split(';')
-            .next()
-            .expect("a value")
-            .to_owned();
+        let cookie = cookie_of(&answer);
         User {
             caller: self.caller.with_token(&access_token),
             access_token,
@@ -219,4 +207,10 @@ impl User {
         socket.welcome().await;
         socket
     }
+}
+
+/// The cookie that an answer sets, as a client sends it back.
+fn cookie_of(answer: &Answer) -> String {
+    let cookie = answer.header("set-cookie").expect("a cookie");
+    cookie.split(';').next().expect("a value").to_owned()
 }
