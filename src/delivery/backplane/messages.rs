@@ -135,13 +135,14 @@ mod tests {
 
     #[test]
     fn a_hint_names_its_inboxes_and_carries_a_small_event() {
+        let from = node();
         let encoded: EncodedEvent = r#""data":{"text":"a b  c"}"#.into();
         let of = |n| Delivery {
             principal: Uuid::from_u128(n),
             seq: i64::try_from(n).expect("small"),
         };
         let deliveries = [of(1), of(2), of(500)];
-        let text = Hint::encode(node(), &deliveries, &encoded, None);
+        let text = Hint::encode(from, &deliveries, &encoded, None);
         let hint = Hint::decode(&text).expect("a hint");
         let pairs: Vec<_> = hint
             .deliveries
@@ -150,17 +151,17 @@ mod tests {
             .collect();
         assert_eq!(
             (hint.from, pairs, hint.encoded.as_deref()),
-            (node(), vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
+            (from, vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
         );
         assert_eq!(hint.trace, None);
         let known = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let trace: TraceContext = known.parse().expect("a context");
-        let traced = Hint::encode(node(), &deliveries, &encoded, Some(trace));
+        let traced = Hint::encode(from, &deliveries, &encoded, Some(trace));
         let traced = Hint::decode(&traced).expect("a hint");
         assert_eq!(traced.encoded.as_deref(), Some(&*encoded));
         assert_eq!((traced.trace, traced.deliveries.len()), (Some(trace), 3));
         let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
-        let hint = Hint::decode(&Hint::encode(node(), &deliveries, &large, None)).expect("a hint");
+        let hint = Hint::decode(&Hint::encode(from, &deliveries, &large, None)).expect("a hint");
         assert!(hint.encoded.is_none() && hint.deliveries.len() == 3);
         for junk in ["", "!", "! x", TAIL, &text[1..], &text.replace(' ', " A")] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");
