@@ -56,6 +56,8 @@ pub(super) struct Inbox {
     pending: watch::Sender<usize>,
     /// The cursor of the last event taken in.
     received: Mutex<Option<Cursor>>,
+    /// The history that cursors belong to.
+    epoch: Mutex<Option<u64>>,
     /// Handled, and not acknowledged yet.
     ackable: Mutex<Option<Cursor>>,
     progress: Notify,
@@ -85,6 +87,7 @@ impl Inbox {
             entering: AtomicUsize::default(),
             pending: watch::channel(0).0,
             received: Mutex::default(),
+            epoch: Mutex::default(),
             ackable: Mutex::default(),
             progress: Notify::new(),
             replayed_to: AtomicI64::default(),
@@ -98,6 +101,15 @@ impl Inbox {
 
     pub(super) fn set_received(&self, cursor: Option<Cursor>) {
         *self.received.lock() = cursor;
+    }
+
+    /// Earlier cursors mean nothing any more. Reading begins after the last acknowledgement; after
+    /// `begin` if there is one.
+    pub(super) fn resync(&self, begin: Option<Cursor>, head: Cursor) {
+        *self.epoch.lock() = Some(head.epoch);
+        *self.ackable.lock() = None;
+        self.set_received(begin);
+        self.core.session.missed_events();
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -131,6 +143,7 @@ impl Inbox {
         }
         if !standby {
             self.set_received(Some(event.cursor));
+            *self.epoch.lock() = Some(event.cursor.epoch);
             if event.event == "artifact_response"
                 && let Some(outcome) = event.data::<ToolCallOutcome>()
             {
@@ -219,7 +232,10 @@ impl Inbox {
     fn done(&self, (turn, is_handled): (Turn, bool)) {
         if is_handled {
             let reached = self.dispatcher.lock().done(turn.line, turn.number());
-            if let Some(cursor) = reached {
+            // An acknowledgement of another history would say nothing.
+            let is_current =
+                |cursor: &Cursor| self.epoch.lock().is_none_or(|it| it == cursor.epoch);
+            if let Some(cursor) = reached.filter(is_current) {
                 *self.ackable.lock() = Some(cursor);
                 self.progress.notify_one();
             }

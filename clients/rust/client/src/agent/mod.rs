@@ -48,7 +48,7 @@ use self::{
     core::{Config, Core},
     handlers::Handlers,
     inbox::{Inbox, Pace},
-    transports::SocketReader,
+    transports::{Resyncs, SocketReader},
 };
 use crate::{
     Clock, Error, FileStore, Result, Server,
@@ -204,6 +204,7 @@ impl Agent {
             socket,
             standby: self.0.standby.clone(),
             left: AtomicBool::default(),
+            resyncs: Resyncs::default(),
         });
         *self.0.reader.lock() = Some(reader.clone());
         let ended = Box::pin(reader.run()).await;

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -40,6 +40,42 @@ pub(super) struct SocketReader {
     pub(super) standby: Arc<AtomicBool>,
     /// The rest of this connection's events comes again with the next one.
     pub(super) left: AtomicBool,
+    pub(super) resyncs: Resyncs,
+}
+
+/// The places to begin at after cursors that are of no use any more, one after the other: after the
+/// last acknowledgement, with the oldest event, and then with the newest.
+#[derive(Default)]
+pub(super) struct Resyncs {
+    has_resumed: AtomicBool,
+    /// Since an event came.
+    count: AtomicU32,
+}
+
+enum Begin {
+    Acknowledged,
+    Oldest,
+    Head,
+}
+
+impl Begin {
+    const fn cursor(&self, oldest: Cursor, head: Cursor) -> Option<Cursor> {
+        match self {
+            Self::Acknowledged => None,
+            Self::Oldest => Some(oldest),
+            Self::Head => Some(head),
+        }
+    }
+}
+
+impl Resyncs {
+    fn next(&self) -> Begin {
+        match self.count.fetch_add(1, Ordering::Relaxed) {
+            0 if self.has_resumed.load(Ordering::Relaxed) => Begin::Acknowledged,
+            0 | 1 => Begin::Oldest,
+            _ => Begin::Head,
+        }
+    }
 }
 
 impl SocketReader {
@@ -73,6 +109,17 @@ impl SocketReader {
         });
     }
 
+    /// This connection goes on at the head. The next one begins at what was not handled.
+    fn resync(&self, &ResyncRequired { oldest, head }: &ResyncRequired) {
+        let begin = self.resyncs.next();
+        self.inbox.resync(begin.cursor(oldest, head), head);
+        self.core.hooks.call(&Hook::Resync { oldest, head });
+        let is_standby = self.standby.load(Ordering::Relaxed);
+        if !is_standby && !matches!(begin, Begin::Head) {
+            self.leave();
+        }
+    }
+
     fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
         self.socket.leave();
@@ -92,10 +139,13 @@ impl SocketOwner for SocketReader {
         let auth = async {
             self.inbox.room().await;
             let standby = self.standby.load(Ordering::Relaxed);
+            let resume = self.inbox.received().filter(|_| !standby);
+            let has_resumed = &self.resyncs.has_resumed;
+            has_resumed.store(resume.is_some(), Ordering::Relaxed);
             Ok(Auth::Agent(AgentAuth {
                 agent_id: self.core.agent_id,
                 token: self.core.token.clone(),
-                resume: self.inbox.received().filter(|_| !standby),
+                resume,
             }))
         };
         auth.boxed()
@@ -131,6 +181,7 @@ impl SocketOwner for SocketReader {
         match frame.kind.as_str() {
             "event" => {
                 let standby = self.standby.load(Ordering::Relaxed);
+                self.resyncs.count.store(0, Ordering::Relaxed);
                 match frame.parse::<InboxEvent>() {
                     Some(event) => self.inbox.take(event, standby),
                     None => self.core.hooks.call(&Hook::Undecryptable {
@@ -141,9 +192,8 @@ impl SocketOwner for SocketReader {
                 }
             }
             "resync_required" => {
-                if let Some(ResyncRequired { oldest, head }) = frame.parse() {
-                    self.inbox.set_received(Some(head));
-                    self.core.hooks.call(&Hook::Resync { oldest, head });
+                if let Some(required) = frame.parse() {
+                    self.resync(&required);
                 }
             }
             _ => {}
@@ -184,6 +234,7 @@ pub(super) async fn poll(core: &Core, inbox: &Inbox, stopping: &CancellationToke
 async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> Result<()> {
     let mut cursor: Option<Cursor> = None;
     let mut failures = 0;
+    let resyncs = Resyncs::default();
     // Until a page is not full, its events may have been there before this run.
     let mut looks_back = true;
     while !stopping.is_cancelled() {
@@ -199,6 +250,7 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
         match page {
             Ok(page) => {
                 failures = 0;
+                resyncs.count.store(0, Ordering::Relaxed);
                 if let Some(last) = page.data.last().filter(|_| looks_back) {
                     inbox.replayed_to.store(last.seq, Ordering::Relaxed);
                 }
@@ -210,7 +262,9 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
                 cursor = inbox.ackable().or(cursor).or(Some(page.next_cursor));
             }
             Err(error) if error.code() == Some(Code::CursorExpired) => {
-                cursor = expired(core, &error);
+                let has_resumed = &resyncs.has_resumed;
+                has_resumed.store(cursor.is_some(), Ordering::Relaxed);
+                cursor = expired(core, inbox, &resyncs, &error);
             }
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(full_jitter(failures, FIRST_WAIT, MAX_WAIT)).await;
@@ -222,11 +276,30 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
     Ok(())
 }
 
-/// Events are missing: reading goes on at the newest one.
-fn expired(core: &Core, error: &Error) -> Option<Cursor> {
+/// Events are missing: the next poll begins at what was not handled.
+fn expired(core: &Core, inbox: &Inbox, resyncs: &Resyncs, error: &Error) -> Option<Cursor> {
     let params = &error.api()?.params;
     let cursor = |name: &str| params.get(name)?.as_str()?.parse::<Cursor>().ok();
     let (oldest, head) = (cursor("oldest")?, cursor("head")?);
+    let begin = resyncs.next().cursor(oldest, head);
+    inbox.resync(begin, head);
     core.hooks.call(&Hook::Resync { oldest, head });
-    Some(head)
+    begin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_takes_no_cursor_is_not_asked_for_ever() {
+        let resyncs = Resyncs::default();
+        resyncs.has_resumed.store(true, Ordering::Relaxed);
+        let (oldest, head) = (Cursor { epoch: 7, seq: 3 }, Cursor { epoch: 7, seq: 9 });
+        let mut begins = Vec::new();
+        for _ in 0..4 {
+            begins.push(resyncs.next().cursor(oldest, head));
+        }
+        assert_eq!(begins, [None, Some(oldest), Some(head), Some(head)]);
+    }
 }

@@ -50,14 +50,19 @@ impl Devices<'_> {
         }
     }
 
-    /// Revokes a device at once. Its conversations get fresh secrets with the next sends.
+    /// Revokes a device at once. The conversations of the last seven days get fresh secrets now,
+    /// the others with the next sends.
     ///
     /// # Errors
     ///
     /// Every refusal of the service.
     pub async fn revoke(&self, device_id: &str) -> Result<RevokedDevice> {
         let call = Call::delete(format!("/users/me/devices/{device_id}"));
-        self.0.http().data(call).await
+        let revoked = self.0.http().data(call).await?;
+        if self.0.has_keys() {
+            Box::pin(self.0.rotate_recent()).await;
+        }
+        Ok(revoked)
     }
 
     /// Makes keys for this device and backs them up under `password`: 12 characters or more, and

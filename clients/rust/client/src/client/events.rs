@@ -119,6 +119,9 @@ impl SocketOwner for Owner {
             && let Some(ResyncRequired { oldest, head }) = frame.parse()
         {
             *self.received.lock() = Some(head);
+            if let Ok(session) = self.client.session() {
+                session.missed_events();
+            }
             self.client.tell(&Hook::Resync { oldest, head });
         }
         if self.frames.try_send(frame).is_err() {
@@ -136,6 +139,10 @@ pub struct Events {
     socket: Arc<Socket>,
     frames: mpsc::Receiver<Frame>,
     unacknowledged: Option<Cursor>,
+    /// The frame that is being read.
+    unread: Option<Frame>,
+    /// The person's own list of keys was read.
+    is_checked: bool,
     closing: CancellationToken,
     running: JoinSet<Result<()>>,
     /// Messages that are there: their streams are shown no more.
@@ -166,6 +173,8 @@ impl Events {
             socket,
             frames,
             unacknowledged: None,
+            unread: None,
+            is_checked: false,
             closing,
             running,
             finished: VecDeque::new(),
@@ -173,25 +182,52 @@ impl Events {
         }
     }
 
-    /// The next event.
+    /// The next event. A call that is cancelled, or whose read fails for a while, loses nothing:
+    /// the next call answers the event.
     ///
     /// # Errors
     ///
     /// [`Error::Closed`] once the service ended the connection for good; a read that failed.
     pub async fn next(&mut self) -> Result<ClientEvent> {
+        self.check_own_list().await;
         loop {
-            if let Some(cursor) = self.unacknowledged.take() {
-                self.acknowledge(cursor);
-            }
-            let Some(frame) = self.frames.recv().await else {
-                let ended = self.running.join_next().await;
-                let ended = ended.and_then(std::result::Result::ok);
-                return Err(ended.and_then(Result::err).unwrap_or(Error::closed()));
+            let frame = match self.unread.take() {
+                Some(frame) => frame,
+                None => self.next_frame().await?,
             };
-            if let Some(event) = Box::pin(self.read(frame)).await? {
+            let frame = self.unread.insert(frame).clone();
+            let read = Box::pin(self.read(frame)).await;
+            if !read.as_ref().is_err_and(Error::is_retryable) {
+                self.unread = None;
+            }
+            if let Some(event) = read? {
                 return Ok(event);
             }
         }
+    }
+
+    async fn next_frame(&mut self) -> Result<Frame> {
+        if let Some(cursor) = self.unacknowledged.take() {
+            self.acknowledge(cursor);
+        }
+        if let Some(frame) = self.frames.recv().await {
+            return Ok(frame);
+        }
+        let ended = self.running.join_next().await;
+        let ended = ended.and_then(std::result::Result::ok);
+        Err(ended.and_then(Result::err).unwrap_or(Error::closed()))
+    }
+
+    /// Once, before the first event.
+    async fn check_own_list(&mut self) {
+        if self.is_checked {
+            return;
+        }
+        if let Ok(session) = self.client.session() {
+            session.check_own_list().await;
+            self.client.save_if_dirty();
+        }
+        self.is_checked = true;
     }
 
     fn acknowledge(&self, cursor: Cursor) {

@@ -37,7 +37,7 @@ impl Client {
     ///
     /// As [`Self::confirm`].
     pub fn verify(&self, of: Principal, key: KeyId) -> Result<bool> {
-        let done = self.session()?.trust.lock().verify(principal(of), key);
+        let done = self.session()?.verify(of, key);
         self.save()?;
         Ok(done)
     }

@@ -14,14 +14,18 @@ use blindpipe_protocol::{
     text::{RecipientDevice, WrappedKeyText},
 };
 
+use tracing::warn;
+
 use super::Client;
 use crate::{
     Error, Hook, Result,
-    session::{Entry, Session, principal},
+    session::{Entry, Session, principal, unix_ms},
     transport::{Call, rng},
 };
 
 const MAX_TRIES: u32 = 3;
+/// A removed device may know the secrets of conversations that were active in this time.
+const ROTATED_AFTER_REVOCATION_MS: u64 = 7 * 24 * 3_600_000;
 
 /// Whether a conversation needs a fresh secret before anything is sent.
 pub(super) fn is_due(session: &Session, entry: &Entry, answering: Option<u32>) -> bool {
@@ -56,6 +60,41 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Fresh secrets where a device that was removed could read what is sent now. Where this fails,
+    /// the next send rotates: the server asks for it.
+    pub(super) async fn rotate_recent(&self) {
+        let since = self.0.clock.now_ms();
+        let since = since.saturating_sub(ROTATED_AFTER_REVOCATION_MS);
+        let mut cursor = None;
+        loop {
+            let Ok((page, next)) = self.conversations(cursor).await else {
+                return;
+            };
+            for info in page {
+                if unix_ms(info.last_activity_at) < since {
+                    return;
+                }
+                if info.epoch > 0
+                    && let Err(error) = self.rotate_anew(info.conversation_id).await
+                {
+                    warn!(
+                        error = error.kind(),
+                        "a conversation has no fresh secret yet"
+                    );
+                }
+            }
+            if next.is_none() {
+                return;
+            }
+            cursor = next;
+        }
+    }
+
+    async fn rotate_anew(&self, id: ConversationId) -> Result<()> {
+        self.session()?.forget(id);
+        self.rotate(id).await
     }
 
     async fn rotate_once(&self, session: &Session, entry: &mut Entry) -> Result<()> {

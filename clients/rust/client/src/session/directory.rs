@@ -9,6 +9,8 @@ use blindpipe_protocol::{
     text::Blob,
 };
 
+use tracing::warn;
+
 use super::{Session, principal, types::unix_ms};
 use crate::{
     Result,
@@ -87,6 +89,13 @@ impl Session {
         let keys: Vec<_> = keys.iter().map(|key| self.directory_key(key)).collect();
         self.pin(who, &keys);
         Ok(())
+    }
+
+    /// A device on one's own list that one did not add is an alarm.
+    pub(crate) async fn check_own_list(&self) {
+        if let Err(error) = self.read_keys(self.me).await {
+            warn!(error = error.kind(), "the own list of keys was not read");
+        }
     }
 
     fn pin_holder(&self, holder: &KeyHolder) {

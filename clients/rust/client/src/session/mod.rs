@@ -1,6 +1,7 @@
 //! A principal's conversations: the secrets that it can open with, and may seal with.
 
 mod answered;
+mod changes;
 mod directory;
 mod opening;
 mod types;
@@ -22,13 +23,12 @@ use blindpipe_e2ee::{
 };
 use blindpipe_protocol::{
     conversations::{Conversation, Member},
-    group_keys::{KeyRotation, OwnGroupKeys, WrappedKey},
+    group_keys::{OwnGroupKeys, WrappedKey},
     groups,
     ids::{ConversationId, Principal},
 };
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-use tracing::warn;
 
 use self::answered::Envelopes;
 pub use self::types::{InboxEvent, OpenedMessage, OpenedSender};
@@ -106,6 +106,19 @@ pub(crate) struct Entry {
     envelopes: Envelopes,
 }
 
+impl Entry {
+    fn new(id: ConversationId, room: Room) -> Self {
+        Self {
+            id,
+            room,
+            info: None,
+            recipients: Vec::new(),
+            is_stale: true,
+            envelopes: Envelopes::default(),
+        }
+    }
+}
+
 pub(crate) type EntryGuard = OwnedMutexGuard<Entry>;
 
 /// The options of a seal, beside place and content.
@@ -169,14 +182,7 @@ impl Session {
                 room = room.with_max_message_age(age);
             }
             let marks = self.marks.lock().get(&id).copied();
-            let entry = Entry {
-                id,
-                room: room.with_marks(marks.unwrap_or_default()),
-                info: None,
-                recipients: Vec::new(),
-                is_stale: true,
-                envelopes: Envelopes::default(),
-            };
+            let entry = Entry::new(id, room.with_marks(marks.unwrap_or_default()));
             Arc::new(Slot {
                 changes: Mutex::default(),
                 entry: Arc::new(AsyncMutex::new(entry)),
@@ -275,96 +281,6 @@ impl Session {
         self.take_wraps(entry, epoch, &[own]);
     }
 
-    /// Takes note of what an event says about keys and members, before anybody handles it.
-    pub(crate) async fn observe(&self, event: &InboxEvent) {
-        use blindpipe_protocol::events::Event;
-        let observed = match event.known() {
-            Some(Event::KeyRotated(rotation)) => self.observe_rotation(&rotation).await,
-            Some(Event::KeyDeviceAdded(change) | Event::KeyDeviceRemoved(change)) => {
-                self.observe_keys(Principal::User(change.user_id)).await
-            }
-            Some(Event::AgentKeyRegistered(registration)) => {
-                self.observe_keys(Principal::Agent(registration.agent_id))
-                    .await
-            }
-            Some(
-                Event::MemberAdded(_)
-                | Event::MemberRemoved(_)
-                | Event::ConversationUpdated(_)
-                | Event::RelationCreated(_)
-                | Event::RelationRevoked(_),
-            ) => {
-                self.stale(event.conversation_id);
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        if let Err(error) = observed {
-            // A read that failed is repeated when something needs its answer.
-            self.stale(event.conversation_id);
-            warn!(error = error.kind(), "an event could not be looked into");
-        }
-    }
-
-    fn stale(&self, id: Option<ConversationId>) {
-        let slots = self.slots.lock();
-        if let Some(slot) = id.and_then(|id| slots.get(&id)) {
-            slot.changes.lock().push(Change::Stale);
-        }
-    }
-
-    async fn observe_rotation(&self, rotation: &KeyRotation) -> Result<()> {
-        let id = rotation.conversation_id;
-        // An epoch that was never read is read when it is needed.
-        if !self.has_keys() || !self.slots.lock().contains_key(&id) {
-            return Ok(());
-        }
-        let mut entry = self.lock(id).await;
-        if entry.is_stale {
-            return Ok(());
-        }
-        let known = i32::try_from(entry.room.server().epoch).unwrap_or(i32::MAX);
-        server_epoch(&mut entry, known.max(rotation.epoch), false);
-        let rotator = Principal::User(rotation.by);
-        let is_new = !self.trust.lock().is_known(principal(rotator));
-        if is_new && entry.room.is_member(principal(rotator)) {
-            self.read_speaker(id, rotator).await?;
-        }
-        self.take_wraps(&mut entry, rotation.epoch, &rotation.wrapped_keys);
-        Ok(())
-    }
-
-    async fn observe_keys(&self, of: Principal) -> Result<()> {
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::ListChanged(principal(of)));
-        }
-        let is_known = self.trust.lock().is_known(principal(of));
-        if is_known {
-            self.read_keys(of).await
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The keys of somebody changed, in the directory or by a tap.
-    fn keys_changed(&self, of: blindpipe_e2ee::Principal) {
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::KeysChanged(of));
-        }
-    }
-
-    /// The tap: a person takes the key for that principal's. What waited is read again.
-    pub(crate) fn confirm(&self, of: Principal, key: blindpipe_e2ee::KeyId) -> bool {
-        let of = principal(of);
-        let done = self.trust.lock().confirm(of, key);
-        self.keys_changed(of);
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::ListChanged(of));
-        }
-        self.mark_dirty();
-        done
-    }
-
     /// Whether a conversation has, or ever had, an epoch.
     pub(crate) async fn is_encrypted(&self, id: ConversationId) -> Result<bool> {
         let entry = self.load(id).await?;
@@ -391,6 +307,7 @@ impl Session {
         ))?;
         let keys = self.keys.as_ref();
         let keys = keys.ok_or(Error::KeyUnavailable("this client has no keys"))?;
+        let epoch = key.epoch();
         let readers = readers_of(key, options.readers);
         let draft = Draft {
             key,
@@ -402,7 +319,11 @@ impl Session {
             view: View::default(),
             content,
         };
-        Ok(envelope::seal(&draft, &mut rng())?)
+        let sealed = envelope::seal(&draft, &mut rng())?;
+        if matches!(place, Place::Message { .. }) {
+            count(&mut entry, epoch);
+        }
+        Ok(sealed)
     }
 }
 
@@ -419,12 +340,32 @@ fn readers_of(key: &EpochKey, named: &[Principal]) -> Vec<Id> {
 }
 
 fn server_epoch(entry: &mut Entry, epoch: i32, rotation_required: bool) {
-    // Messages of an epoch are not counted by the server; its age bounds it.
+    if let Some(info) = &mut entry.info {
+        (info.epoch, info.rotation_required) = (epoch, rotation_required);
+    }
+    let epoch = u32::try_from(epoch).unwrap_or_default();
+    let before = entry.room.server();
+    let messages = if before.epoch == epoch {
+        before.messages
+    } else {
+        0
+    };
     entry.room.server_epoch(ServerEpoch {
-        epoch: u32::try_from(epoch).unwrap_or_default(),
+        epoch,
         rotation_required,
-        messages: 0,
+        messages,
     });
+}
+
+/// The server does not count the messages of an epoch, so those that pass here are counted.
+fn count(entry: &mut Entry, epoch: u32) {
+    let server = entry.room.server();
+    if server.epoch == epoch {
+        entry.room.server_epoch(ServerEpoch {
+            messages: server.messages + 1,
+            ..server
+        });
+    }
 }
 
 fn shown_member(member: &Member) -> (blindpipe_e2ee::Principal, Visibility) {
@@ -433,4 +374,23 @@ fn shown_member(member: &Member) -> (blindpipe_e2ee::Principal, Visibility) {
         Some(groups::Visibility::All) | None => Visibility::All,
     };
     (principal(member.principal_id), visibility)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_of_an_epoch_are_counted_and_a_new_epoch_begins_anew() {
+        let id = ConversationId(uuid::Uuid::from_u128(7));
+        let mut entry = Entry::new(id, Room::new(id.0.into_bytes(), false));
+        server_epoch(&mut entry, 3, false);
+        for epoch in [3, 3, 2] {
+            count(&mut entry, epoch);
+        }
+        server_epoch(&mut entry, 3, true);
+        assert_eq!(entry.room.server().messages, 2, "of the current epoch");
+        server_epoch(&mut entry, 4, false);
+        assert_eq!(entry.room.server().messages, 0);
+    }
 }

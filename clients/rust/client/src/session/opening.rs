@@ -13,7 +13,7 @@ use blindpipe_protocol::{
 };
 
 use super::{
-    Entry, EntryGuard, OpenedMessage, OpenedSender, Session, envelope_of, principal, unix_ms,
+    Entry, EntryGuard, OpenedMessage, OpenedSender, Session, count, envelope_of, principal, unix_ms,
 };
 use crate::{Error, Result, transport::is_missing};
 
@@ -107,6 +107,9 @@ impl Session {
         let mut entry = self.lock(message.conversation_id).await;
         let opened = opened_message(&entry, &found, shown, message, id)?;
         self.note_envelope(&mut entry, message.message_id, &envelope);
+        if live && !opened.is_replay {
+            count(&mut entry, opened.epoch);
+        }
         Ok(opened)
     }
 

@@ -45,6 +45,7 @@ const NO_STATUS: u16 = 1006;
 const DEAD: u16 = 4999;
 
 /// A frame of the server, not read yet.
+#[derive(Clone)]
 pub(crate) struct Frame {
     pub(crate) kind: String,
     text: String,

@@ -23,7 +23,7 @@ async fn an_echo_is_encrypted_both_ways() {
     assert_eq!(opened.text(), "You said: Grüße");
     assert!(opened.encrypted && opened.sender.authentic);
     let payload = answer.message.payload.as_ref().expect("a payload");
-    assert!(payload.as_str().contains("\"encrypted\"") && !payload.as_str().contains("Gr"));
+    assert!(payload.as_str().contains("\"encrypted\"") && !payload.as_str().contains("Grüße"));
     let re = opened.content.get("re").and_then(|re| re.as_str());
     assert!(
         re.is_some_and(|re| re.len() == 44),

@@ -33,9 +33,9 @@ const MAX_LIFE: Duration = Duration::from_millis(1500);
 const LANES: u32 = 5;
 
 /// A future that ends at one of its await points, as a process does that is killed there.
-struct Mortal<F> {
-    life: Pin<Box<F>>,
-    polls_left: u32,
+pub struct Mortal<F> {
+    pub life: Pin<Box<F>>,
+    pub polls_left: u32,
 }
 
 impl<F: Future> Future for Mortal<F> {

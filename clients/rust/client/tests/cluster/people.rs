@@ -11,12 +11,19 @@ use std::{
 use blindpipe_client::{
     Agent, Clock, Error, NewFile,
     agent::Question,
-    client::SendOptions,
+    client::{ClientEvent, SendOptions},
     protocol::{groups::Visibility, ids::Principal},
+    testing::PROTECTION_PASSWORD,
 };
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
-use crate::support::{cluster, echo, history, pair, running, scene, texts, until, watch};
+use crate::{
+    crashes::Mortal,
+    support::{
+        PATIENCE, cluster, direct, echo, history, pair, running, scene, texts, until, watch,
+    },
+};
 
 #[tokio::test]
 async fn an_addressed_agent_reads_what_names_it_and_nothing_else() {
@@ -147,6 +154,56 @@ async fn a_removed_member_gets_no_secret_of_what_follows() {
     assert_eq!(after.members.expect("members").len(), 1);
     assert!(eves.history(None).await.is_err(), "she is out");
     assert_eq!(texts(&group).await, ["with Eve", "without Eve"]);
+}
+
+#[tokio::test]
+async fn a_revoked_device_gets_no_secret_of_what_follows() {
+    let cluster = cluster().await;
+    let (ada, bob) = pair(&cluster).await;
+    let conversation = direct(&ada, &bob).await;
+    let phone = cluster.device(&ada, 1, "phone").await;
+    let phone = phone.expect("signed in");
+    let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
+    restored.expect("restored");
+    conversation.send("on the phone too").await.expect("sent");
+    let on_phone = phone.conversation(conversation.id());
+    assert_eq!(texts(&on_phone).await, ["on the phone too"]);
+    let before = conversation.info().await.expect("read").epoch;
+    let revoked = ada.client.devices().revoke("phone").await;
+    revoked.expect("revoked");
+    // Bob has sent nothing, and nobody else did: the revocation itself made the secret.
+    let bobs = bob.client.conversation(conversation.id());
+    assert_eq!(bobs.info().await.expect("read").epoch, before + 1);
+    bobs.send("without the phone").await.expect("sent");
+    let wanted = ["on the phone too", "without the phone"];
+    assert_eq!(texts(&conversation).await, wanted);
+}
+
+#[tokio::test]
+async fn a_cancelled_wait_for_an_event_loses_none() {
+    let cluster = cluster().await;
+    let (ada, bob) = pair(&cluster).await;
+    let conversation = direct(&ada, &bob).await;
+    let mut events = bob.client.events().expect("a socket");
+    let wanted: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    for text in &wanted {
+        conversation.send(text.as_str()).await.expect("sent");
+    }
+    let mut read = Vec::new();
+    let mut polls = (1..12).cycle();
+    let all = async {
+        while read.len() < wanted.len() {
+            let mut event = None;
+            let life = Box::pin(async { event = Some(events.next().await) });
+            let polls_left = polls.next().expect("for ever");
+            Mortal { life, polls_left }.await;
+            if let Some(Ok(ClientEvent::Message { received, .. })) = event {
+                read.push(received.text().to_owned());
+            }
+        }
+    };
+    timeout(PATIENCE, all).await.expect("every message");
+    assert_eq!(read, wanted, "each one once, and in order");
 }
 
 #[tokio::test]

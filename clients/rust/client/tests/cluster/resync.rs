@@ -56,13 +56,26 @@ async fn an_agent_is_told_that_events_are_missing_and_goes_on() {
     let conversation = scene.conversation().await;
     conversation.send("before").await.expect("sent");
     until(|| heard.lock().len() == 1).await;
+    // A message on its way when the connection is lost: it is below the head.
+    let (lost, losing) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(true)));
+    let (count, is_losing) = (lost.clone(), losing.clone());
+    proxy.on_frame(move |frame| {
+        if *is_losing.lock() && frame["event"] == "message.created" {
+            *count.lock() += 1;
+            return Vec::new();
+        }
+        vec![frame]
+    });
+    conversation.send("meanwhile").await.expect("sent");
+    until(|| *lost.lock() == 1).await;
+    *losing.lock() = false;
     forget_history(&proxy);
     proxy.cut();
     until(|| resyncs.count() == 1).await;
     conversation.send("after").await.expect("sent");
-    until(|| heard.lock().len() == 2).await;
+    until(|| heard.lock().len() == 3).await;
     agent.stop().await;
-    assert_eq!(*heard.lock(), ["before", "after"]);
+    assert_eq!(*heard.lock(), ["before", "meanwhile", "after"]);
     assert_eq!(resyncs.count(), 1);
 }
 

@@ -163,6 +163,9 @@ async fn a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm() {
     proxy.on_answer(in_directory(Some(id(&ada)), move |devices| {
         devices.push(listed(&keys, "evil"));
     }));
+    // The client looks when it starts.
+    let _events = crate::support::watch(&ada).await;
+    assert!(told.notices().contains(&"own_list_key"));
     let evil = Arc::new(Mutex::new(Vec::new()));
     let seen = evil.clone();
     proxy.on_request(move |call, body| {
