@@ -147,6 +147,6 @@ async def grant(user: TestUser, conversation: Conversation, options: AgentOption
     path = f"/agents/{options.agent_id}/grants/request"
     asked = await http.data(Call("POST", path, body=body))
     await http.close()
-    assert asked["grant_id"] in [each["grant_id"] for each in await user.client.grants()]
+    assert asked["grant_id"] in [each["grant_id"] async for each in user.client.grants()]
     decided = await user.client.decide_grant(asked["grant_id"], "approve")
     assert decided["status"] == "approved"

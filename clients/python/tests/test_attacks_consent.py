@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -24,8 +25,9 @@ from attacker import (
 from live import MANIFEST, answer_to, collect, from_agent, grant, running, until
 
 from blindpipe import Agent, CallResult, Context, NewFile
-from blindpipe.client import ClientEvent, ToolRequestEvent
+from blindpipe.client import ClientEvent, Sensitivity, StoredConsents, Tool, ToolRequestEvent
 from blindpipe.e2ee import E2eeError
+from blindpipe.e2ee.consent import Consents
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.socket import Frame
 
@@ -180,6 +182,84 @@ async def test_a_device_executes_no_request_that_was_held_back(
         await collect(ada, say, _executing(mails))
         await tasks[0]
     assert (len(mails), victim.faults) == (1, ["stale"]), "in time, it would have been"
+
+
+class _Kept:
+    """A device's store, which outlives its program."""
+
+    def __init__(self) -> None:
+        self.kept = ""
+
+    async def load(self) -> StoredConsents | None:
+        stored: StoredConsents | None = json.loads(self.kept) if self.kept else None
+        return stored
+
+    async def save(self, consents: StoredConsents) -> None:
+        self.kept = json.dumps(consents)
+
+
+async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless(
+    cluster: DevCluster,
+) -> None:
+    victim, decisions, said = Victim(), list[str](), dict[str, Any]()
+    scope, kept = "notification:send", _Kept()
+    tools = {
+        "send_email": Tool(scope, Sensitivity.LOW),
+        "wipe": Tool(scope, Sensitivity.HIGH),
+        "read_files": Tool("files:read", Sensitivity.LOW),
+    }
+    manifest = {**MANIFEST, "tools": [{"name": name, "scope": scope} for name in (*tools, "beep")]}
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        return (changed(frame, **said) if _is_request(frame) else frame,)
+
+    async def decided(events: list[ClientEvent]) -> bool:
+        last = events[-1]
+        if isinstance(last, ToolRequestEvent):
+            decisions.append(await last.request.decide())
+            if decisions[-1] == "ask":
+                await last.request.approve()
+            await last.request.execute(lambda _: "done")
+            decisions.append(await last.request.decide())
+        return any(map(from_agent, events))
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim, tools=tools, consents=kept) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=manifest)
+        agent = Agent(options)
+
+        @agent.on("message")
+        async def call(ctx: Context) -> None:
+            result = await ctx.call(ctx.text, scope, {})
+            await ctx.reply(result.status)
+
+        attacker.on_frame = on_frame
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            harmless: Json = {"sensitivity": "low", "prompt_required": False, "silent_devices": ["*"]}
+            rows = [
+                # The person's approval on this device counts, not the server's grant.
+                ("send_email", harmless, "ask"),
+                ("send_email", harmless, "execute"),
+                # The device's own table says that this one always asks.
+                ("wipe", harmless, "ask"),
+                # The server may raise the harm.
+                ("send_email", {"sensitivity": "high"}, "ask"),
+                # Not with this scope, and no tool of this device.
+                ("read_files", harmless, "unable"),
+                ("beep", harmless, "unable"),
+            ]
+            for tool, lie, _ in rows:
+                said.clear()
+                said.update(lie)
+                await collect(ada, lambda name=tool: conversation.send(name), decided)  # type: ignore[misc]
+    assert decisions == [each for *_, wanted in rows for each in (wanted, "repeated")]
+    # What was begun and approved outlives the program.
+    later = Consents.stored(tools, await kept.load()).store()
+    assert (len(later["begun"]), len(later["approved"])) == (len(rows), 1)
 
 
 def _executing(mails: list[object]) -> Any:

@@ -244,7 +244,54 @@ async def _settled(conversation: Any) -> list[str]:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("attack", ["swapped", "altered", "late"])
+async def test_nothing_shows_that_a_message_was_dropped_but_what_answers_it(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    """Silence is not protected: neither a fault nor a notice tells of it."""
+    agents, bobs, dropped = Victim(), Victim(), new_ulid()
+    before: list[int] = []
+
+    def drop(frame: Frame) -> Iterable[Frame]:
+        lost = is_message(frame) and frame["data"]["client_message_id"] == dropped
+        return () if lost else (frame,)
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, agents) as (agent, _),
+        attacked_person(cluster, attacker, "bob", bobs) as bob,
+    ):
+        await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.add_agent(agent.agent_id, "all")
+
+        async def say() -> None:
+            attacker.on_frame = drop
+            await group.send("one")
+            await until(lambda: agents.heard)
+            before.extend((len(agents.notices), len(bobs.notices)))
+            await group.send("two", client_message_id=dropped)
+            lost = await anext(aiter(group.history()))
+            await group.send("three", in_reply_to=lost)
+
+        def has_last(events: list[ClientEvent]) -> bool:
+            return any(isinstance(each, MessageEvent) and each.text == "three" for each in events)
+
+        events = await collect(bob, say, has_last)
+        await until(lambda: "three" in agents.heard)
+        said = [each for each in events if isinstance(each, MessageEvent) and not from_agent(each)]
+        assert [each.text for each in said] == agents.heard == ["one", "three"]
+        assert (len(agents.notices), len(bobs.notices)) == tuple(before)
+        assert not agents.faults and not bobs.faults
+        # An answer names the message that it answers, and what that said, by its hash.
+        last = said[-1].received
+        true = [each async for each in group.history() if each.text == "two"][0]
+        assert last.message.get("in_reply_to") == true.message["message_id"]
+        assert true.opened and last.content["re"] == true.opened.re
+        # A history that drops nothing has it.
+        assert "two" in await texts(bob.client.conversation(group.id))
+
+
+@pytest.mark.parametrize("attack", ["swapped", "altered", "late", "again"])
 async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
     cluster: DevCluster, attack: str
 ) -> None:
@@ -260,7 +307,9 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
                 return ({**frame, "n": frame["n"] + 1},)
             if attack == "altered":
                 return ({**frame, "data": flipped({"ciphertext": frame["data"]})["ciphertext"]},)
-            return ()
+            # The second piece first, then each of them, then the second once more.
+            is_again = attack == "again" and len(pieces) == 2
+            return (pieces[1], *pieces, pieces[1]) if is_again else ()
         if is_message(frame) and frame["data"]["sender"]["type"] == "agent":
             message.append(frame)
             # After the message, its pieces show nothing.
@@ -290,7 +339,8 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
                 ada, lambda: conversation.send("?"), lambda all: sum(map(from_agent, all)) == 2
             )
     assert len(pieces) >= 2
-    assert not [event for event in events if isinstance(event, DeltaEvent)]
+    deltas = [event.n for event in events if isinstance(event, DeltaEvent)]
+    assert deltas == ([1] if attack == "again" else [])
     said = [each.text for each in events if isinstance(each, MessageEvent) and from_agent(each)]
     assert said == ["one two three", "that was all"]
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from blindpipe import Agent, Client, Context
-from blindpipe.client import DeviceKeys
+from blindpipe.client import CaughtUp, DeviceKeys
 from blindpipe.e2ee.trust import NoticeKind
 from blindpipe.testing import DevCluster, TestUser
 from live import answer_to, running, until
 
 
-async def _sign_in(cluster: DevCluster, user: TestUser, device_id: str) -> Client:
+async def _sign_in(
+    cluster: DevCluster, user: TestUser, device_id: str, **changes: Any
+) -> Client:
     return await Client.login(
-        cluster.options(device_id=device_id),
+        cluster.options(device_id=device_id, **changes),
         email=user.email,
         password=user.password,
         turnstile_token="dev-pass",
@@ -58,6 +62,22 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
         await stranger.conversation(conversation.id).send("from a stranger")
         assert await until(lambda: reasons) == ["unknown_sender_key"]
         assert ("waiting_key", key_id) in changed
+        # Ada's other devices say so at every start.
+        alarms: list[str | None] = []
+
+        def alarm(type: str, principal_id: str, key_id: str | None) -> None:
+            if type == "own_list_key":
+                alarms.append(key_id)
+
+        phone = await _sign_in(cluster, ada, "phone", hooks={"key_changed": alarm})
+        await phone.devices.restore(ada.protection_password)
+        async with aclosing(phone.events()) as events:
+            async for event in events:
+                if isinstance(event, CaughtUp):
+                    break
+        await phone.close()
+        assert key_id in alarms
+
         await stranger.conversation(with_bob.id).send("from a stranger")
         shown = await anext(aiter(bobs.history()))
         assert shown.opened and not shown.opened.sender.authentic
@@ -77,9 +97,11 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
 
 
 async def test_a_device_goes_on_with_what_it_kept(cluster: DevCluster, bob: TestUser) -> None:
-    ada = await cluster.user("ada", device_id="laptop")
+    learned: list[None] = []
+    ada = await cluster.user("ada", device_id="laptop", on_learned=lambda: learned.append(None))
     conversation = await ada.client.open_direct(bob.client.user_id)
     await conversation.send("kept")
+    assert learned, "there was something to keep"
     signer = ada.client.session.options.signer
     assert signer
     keys, marks = DeviceKeys(signer), ada.client.session.marks()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from ..core.files import NewFile, download_file, upload_file
 from ..core.session import OpenedMessage, Session
@@ -67,7 +67,9 @@ class Conversation:
         """The conversation as the server shows it, with its members."""
         entry = await self._parts.session.load(self.id)
         assert entry.info is not None
-        return entry.info
+        server = entry.room.server
+        now = {"epoch": server.epoch, "rotation_required": server.rotation_required}
+        return cast(ConversationInfo, {**entry.info, **now})
 
     def choose_clear(self) -> None:
         """The person's visible choice to write in clear to somebody who does not speak `bp1`."""
@@ -126,9 +128,13 @@ class Conversation:
             raise KeyUnavailable(text)
         return writing == "encrypted"
 
-    async def answer(self, question: ReceivedMessage, choice: str) -> Sent:
-        """Answers an agent's question."""
-        return await self.send({"type": "answer", "choice": choice}, in_reply_to=question)
+    async def answer(
+        self, question: ReceivedMessage, choice: str | None = None, *, text: str | None = None
+    ) -> Sent:
+        """Answers an agent's question by one of its choices, or by a text."""
+        told = {"choice": choice, "text": text}
+        content = {name: value for name, value in told.items() if value is not None}
+        return await self.send({"type": "answer", **content}, in_reply_to=question)
 
     async def send_file(
         self, file: NewFile, *, in_reply_to: ReceivedMessage | None = None, to: Sequence[str] = ()
@@ -149,7 +155,7 @@ class Conversation:
         """Adds people to a group. The next send has a fresh secret for all."""
         path, body = f"/groups/{self.id}/members", {"user_ids": list(user_ids)}
         await self._http.data(Call("POST", path, body=body))
-        await self._refresh()
+        self._parts.session.forget(self.id)
 
     async def add_agent(
         self, agent_id: str, visibility: Literal["addressed", "all"] = "addressed"
@@ -158,32 +164,21 @@ class Conversation:
         body = {"agent_id": agent_id, "visibility": visibility}
         path = f"/groups/{self.id}/agent-instances"
         instance: JsonObject = await self._http.data(Call("POST", path, body=body))
-        await self._refresh()
+        self._parts.session.forget(self.id)
         return instance
 
     async def remove_member(self, principal_id: str) -> None:
         """Removes somebody from a group, and rotates at once."""
         path = f"/groups/{self.id}/members/{principal_id}"
         await self._http.data(Call("DELETE", path))
-        await self._refresh()
+        self._parts.session.forget(self.id)
         await self.rotate()
-
-    async def _refresh(self) -> None:
-        """The acting client reads again, since its own events come later."""
-        entry = await self._parts.session.load(self.id)
-        entry.is_stale = True
 
     async def history(self, *, limit: int = 50) -> AsyncIterator[ReceivedMessage]:
         """Newest first, `limit` a page."""
-        cursor: str | None = None
-        while True:
-            query = {"cursor": cursor, "limit": limit}
-            answer = await self._http.call(Call("GET", f"/conversations/{self.id}/messages", query))
-            for message in answer.data:
-                yield await self.open(message, live=False)
-            cursor = answer.next_cursor
-            if not cursor:
-                return
+        path = f"/conversations/{self.id}/messages"
+        async for message in self._http.pages(path, {"limit": limit}):
+            yield await self.open(message, live=False)
 
     async def open(self, message: Message, live: bool) -> ReceivedMessage:
         """Opens a message; `live` says that it comes from the inbox, not from the history."""

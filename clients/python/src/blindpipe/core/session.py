@@ -38,6 +38,10 @@ OnNotice = Callable[[Notice, str | None], None]
 """Told a notice, and the conversation where it stands if there is one."""
 
 
+def _nobody() -> None:
+    """The listener of those who keep nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """The parts of a session."""
@@ -54,6 +58,8 @@ class SessionOptions:
     allows_clear: bool
     """An agent's developer takes clear text."""
     on_notice: OnNotice
+    on_learned: Callable[[], None] = _nobody
+    """Pins or marks have changed, which a store keeps."""
     max_age_ms: int | None = None
     """An agent's bound for the age of messages."""
 
@@ -114,7 +120,8 @@ class Session:
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
-        self.directory = Directory(options.http, options.trust, self._on_key_notice)
+        learned = options.on_learned
+        self.directory = Directory(options.http, options.trust, self._on_key_notice, learned)
         self._entries: dict[str, Entry] = {}
 
     def _on_key_notice(self, notice: Notice) -> None:
@@ -210,6 +217,8 @@ class Session:
                 # A secret that does not open is found missing when it is needed.
                 continue
             self._tell(taken.notices, conversation_id)
+            if taken.newest:
+                self.options.on_learned()
 
     def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
         """The server has accepted this client's rotation."""
@@ -233,14 +242,17 @@ class Session:
                 | "relation.created"
                 | "relation.revoked"
             ):
-                id = event.get("conversation_id") or data.get("conversation_id")
-                entry = self._entries.get(str(id))
-                if entry is not None:
-                    entry.is_stale = True
+                self.forget(str(event.get("conversation_id") or data.get("conversation_id")))
 
     def missed_events(self) -> None:
         """The server cannot say what happened meanwhile, so everything is read again."""
         for entry in self._entries.values():
+            entry.is_stale = True
+
+    def forget(self, conversation_id: str) -> None:
+        """Members or keys have changed by one's own act, whose event comes later."""
+        entry = self._entries.get(conversation_id)
+        if entry is not None:
             entry.is_stale = True
 
     async def _observe_rotation(self, data: JsonObject) -> None:
@@ -302,6 +314,8 @@ class Session:
         shown, entry = await self.open(message["conversation_id"], incoming)
         opened, pin = shown.opened, shown.pin
         assert opened is not None and pin is not None
+        if live:
+            _count(entry, opened.header.epoch)
         remembered = entry.room.is_remembered(sender, place.client_message_id)
         return OpenedMessage(
             opened.json,
@@ -320,6 +334,14 @@ class Session:
         id = message.get("client_message_id")
         if id:
             room.remember(_sender_of(message), ids.parse(id))
+
+    def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:
+        """Whether a sealed message with this id is known, such as that which ends a stream."""
+        entry = self._entries.get(conversation_id)
+        try:
+            return entry is not None and entry.room.is_remembered(sender, ids.parse(id))
+        except E2eeError:
+            return False
 
     def clear_message(self, message: Message) -> OpenedMessage:
         """A message in clear: nobody's word but the server's."""
@@ -350,6 +372,8 @@ class Session:
         signer = self.options.signer
         if signer is None:
             raise KeyUnavailable()
+        if isinstance(place, MessagePlace):
+            _count(entry, key.epoch)
         readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []
         data = content if isinstance(content, bytes) else contents.encode(content)
         return envelope.seal(key, self.options.me, signer, place, now_ms(), data, readers=readers)
@@ -375,8 +399,15 @@ class Session:
 
 
 def _set_server_epoch(entry: Entry, epoch: int, rotation_required: bool) -> None:
-    # Messages of an epoch are not counted by the server; its age bounds it.
-    entry.room.server = ServerEpoch(epoch, rotation_required)
+    before = entry.room.server
+    messages = before.messages if before.epoch == epoch else 0
+    entry.room.server = ServerEpoch(epoch, rotation_required, messages)
+
+
+def _count(entry: Entry, epoch: int) -> None:
+    """The server does not count the messages of an epoch, so those that pass here are counted."""
+    if entry.room.server.epoch == epoch:
+        entry.room.server.messages += 1
 
 
 def _sealable(entry: Entry, answering: int | None) -> EpochKey:
