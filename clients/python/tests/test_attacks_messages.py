@@ -24,7 +24,7 @@ from attacker import (
 )
 from live import ROOT, collect, from_agent, running, texts, until
 
-from blindpipe import Agent, Context
+from blindpipe import Agent, Context, ReceivedMessage
 from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent
 from blindpipe.e2ee.ids import new_ulid
 from blindpipe.e2ee.trust import NoticeKind
@@ -264,14 +264,16 @@ async def test_nothing_shows_that_a_message_was_dropped_but_what_answers_it(
         group = await ada.client.open_group([bob.client.user_id])
         await group.add_agent(agent.agent_id, "all")
 
+        async def lost() -> ReceivedMessage:
+            return [each async for each in group.history() if each.text == "two"][0]
+
         async def say() -> None:
             attacker.on_frame = drop
             await group.send("one")
             await until(lambda: agents.heard)
             before.extend((len(agents.notices), len(bobs.notices)))
             await group.send("two", client_message_id=dropped)
-            lost = await anext(aiter(group.history()))
-            await group.send("three", in_reply_to=lost)
+            await group.send("three", in_reply_to=await lost())
 
         def has_last(events: list[ClientEvent]) -> bool:
             return any(isinstance(each, MessageEvent) and each.text == "three" for each in events)
@@ -283,8 +285,7 @@ async def test_nothing_shows_that_a_message_was_dropped_but_what_answers_it(
         assert (len(agents.notices), len(bobs.notices)) == tuple(before)
         assert not agents.faults and not bobs.faults
         # An answer names the message that it answers, and what that said, by its hash.
-        last = said[-1].received
-        true = [each async for each in group.history() if each.text == "two"][0]
+        last, true = said[-1].received, await lost()
         assert last.message.get("in_reply_to") == true.message["message_id"]
         assert true.opened and last.content["re"] == true.opened.re
         # A history that drops nothing has it.

@@ -7,9 +7,9 @@ import os
 from dataclasses import replace
 
 import pytest
-from live import answer_to, collect, running, texts, until
+from live import answer_to, collect, running, sign_in, texts, until
 
-from blindpipe import Agent, BlindpipeError, Client, Context, KeyUnavailable, NewFile
+from blindpipe import Agent, BlindpipeError, Context, KeyUnavailable, NewFile
 from blindpipe.client import MessageEvent
 from blindpipe.e2ee import E2eeError, ids
 from blindpipe.e2ee.trust import NoticeKind
@@ -40,10 +40,7 @@ async def test_another_device_restores_the_keys_and_reads_everything(
 ) -> None:
     conversation = await ada.client.open_direct(bob.client.user_id)
     await conversation.send("for the history")
-    options = cluster.options(1, device_id="phone")
-    phone = await Client.login(
-        options, email=ada.email, password=ada.password, turnstile_token="dev-pass"
-    )
+    phone = await sign_in(cluster, ada, "phone", node=1)
     with pytest.raises(E2eeError, match="wrong_key"):
         await phone.devices.restore("another password")
     await phone.devices.restore(ada.protection_password)
@@ -113,12 +110,7 @@ async def test_a_device_that_is_revoked_gets_no_secret_of_what_follows_at_once(
 ) -> None:
     ada = await cluster.user("ada", device_id="laptop")
     conversation = await ada.client.open_direct(bob.client.user_id)
-    phone = await Client.login(
-        cluster.options(1, device_id="lost-phone"),
-        email=ada.email,
-        password=ada.password,
-        turnstile_token="dev-pass",
-    )
+    phone = await sign_in(cluster, ada, "lost-phone", node=1)
     lost = await phone.devices.restore(ada.protection_password)
     await conversation.send("both read this")
     before = (await conversation.info())["epoch"]

@@ -6,22 +6,11 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from blindpipe import Agent, Client, Context
+from blindpipe import Agent, Context
 from blindpipe.client import CaughtUp, DeviceKeys
 from blindpipe.e2ee.trust import NoticeKind
 from blindpipe.testing import DevCluster, TestUser
-from live import answer_to, running, until
-
-
-async def _sign_in(
-    cluster: DevCluster, user: TestUser, device_id: str, **changes: Any
-) -> Client:
-    return await Client.login(
-        cluster.options(device_id=device_id, **changes),
-        email=user.email,
-        password=user.password,
-        turnstile_token="dev-pass",
-    )
+from live import answer_to, running, sign_in, until
 
 
 async def test_a_device_that_nobody_introduced_waits_for_a_tap(
@@ -56,7 +45,7 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
         assert (await anext(aiter(bobs.history()))).text == "before"
 
         # The server, or a thief of the password, could make such a device.
-        stranger = await _sign_in(cluster, ada, "stranger")
+        stranger = await sign_in(cluster, ada, "stranger")
         keys = await stranger.devices.create("another protection password")
         key_id = keys.signer.key_id.hex()
         await stranger.conversation(conversation.id).send("from a stranger")
@@ -69,7 +58,7 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
             if type == "own_list_key":
                 alarms.append(key_id)
 
-        phone = await _sign_in(cluster, ada, "phone", hooks={"key_changed": alarm})
+        phone = await sign_in(cluster, ada, "phone", hooks={"key_changed": alarm})
         await phone.devices.restore(ada.protection_password)
         async with aclosing(phone.events()) as events:
             async for event in events:
@@ -105,11 +94,9 @@ async def test_a_device_goes_on_with_what_it_kept(cluster: DevCluster, bob: Test
     signer = ada.client.session.options.signer
     assert signer
     keys, marks = DeviceKeys(signer), ada.client.session.marks()
-    options = cluster.options(1, device_id="laptop", pins=ada.client.trust.store(), marks=marks)
+    pins = ada.client.trust.store()
     await ada.client.close()
-    again = await Client.login(
-        options, email=ada.email, password=ada.password, turnstile_token="dev-pass"
-    )
+    again = await sign_in(cluster, ada, "laptop", node=1, pins=pins, marks=marks)
     again.devices.hold(keys)
     kept = again.conversation(conversation.id)
     assert (await anext(aiter(kept.history()))).text == "kept"

@@ -15,6 +15,6 @@ export * from "./errors.js";
 export * from "./generated/errors.js";
 export type { Hooks, Logger } from "./hooks.js";
 export { DecryptError, KeyUnavailable, UsageError } from "./e2ee/errors.js";
-export { Pins } from "./e2ee/trust.js";
+export { Trust } from "./e2ee/trust.js";
 export { generateProtectionPassword } from "./e2ee/backup.js";
 export type { components, operations, paths } from "./generated/openapi.js";

@@ -1,6 +1,6 @@
 // The victims of an active server, and the ways in which it changes things.
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
-import type { ClientEvent } from "@blindpipe/client";
+import type { ClientEvent, ClientOptions } from "@blindpipe/client";
 import { base64, fromBase64, newUlid } from "@blindpipe/client/e2ee";
 import type { DevCluster, TestUser } from "@blindpipe/client/testing";
 import { Proxy, type Value } from "./proxy.js";
@@ -51,11 +51,13 @@ export async function attackedAgent(
 export async function attackedPerson(
   cluster: DevCluster,
   during: (attack: { proxy: Proxy; victim: Victim; user: TestUser }) => Promise<void>,
+  changes: Partial<ClientOptions> = {},
 ): Promise<void> {
   const proxy = await Proxy.start(cluster.nodes[0]!);
   const victim = new Victim();
   try {
-    const user = await cluster.user("victim", { url: proxy.url, hooks: victim.hooks });
+    const options = { url: proxy.url, hooks: victim.hooks, ...changes };
+    const user = await cluster.user("victim", options);
     await during({ proxy, victim, user });
   } finally {
     proxy.close();

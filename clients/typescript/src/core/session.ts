@@ -3,11 +3,11 @@ import { type Bytes, base64, fromBase64, idBytes, isId } from "../e2ee/bytes.js"
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
 import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
-import type { EpochSecret } from "../e2ee/epoch.js";
+import type { EpochKey } from "../e2ee/epoch.js";
 import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
 import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
-import type { Notice, Pin, Pins } from "../e2ee/trust.js";
+import type { Notice, Pin, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
@@ -28,7 +28,7 @@ export interface SessionOptions {
   /** The keys that open wraps, the signer's own first. */
   readonly opening: readonly OpeningKeys[];
   readonly deviceId: string | null;
-  readonly pins: Pins;
+  readonly pins: Trust;
   readonly marks: ReadonlyMap<string, EpochMarks>;
   /** An agent's developer takes clear text. */
   readonly allowsClear: boolean;
@@ -210,6 +210,11 @@ export class Session {
     await this.takeWraps(conversationId, entry, epoch, [{ wrapped_key: own }]);
   }
 
+  /** The server cannot say what happened meanwhile, so everything is read again. */
+  missedEvents(): void {
+    for (const entry of this.#entries.values()) entry.isStale = true;
+  }
+
   /** Takes note of what an event says about keys and members, before anybody handles it. */
   async observe(event: EventObject): Promise<void> {
     const { data } = event;
@@ -373,7 +378,7 @@ export class Session {
     });
   }
 
-  #sealable({ room }: Entry, answering: number | null): EpochSecret {
+  #sealable({ room }: Entry, answering: number | null): EpochKey {
     // A person rotates before a send; where the limit forbids that, the newest goes on.
     const secret = room.sealable();
     if (!secret || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();

@@ -25,7 +25,7 @@ import {
   paddedLength,
 } from "./content.js";
 import { Kind, type Place, contextBytes } from "./context.js";
-import { type EpochSecret, LANE_AGENT, LANE_EVERYONE } from "./epoch.js";
+import { type EpochKey, LANE_AGENT, LANE_EVERYONE } from "./epoch.js";
 import { DecryptError, UsageError } from "./errors.js";
 import { type KeyPair, type Principal, type PublicKeys, principalBytes } from "./keys.js";
 import { gcmOpen, gcmSeal, hkdf, sha256, sign, verify } from "./primitives.js";
@@ -46,7 +46,7 @@ export interface View {
 export const VIEW_UNKNOWN: View = { listVersion: 0, keysHash: new Uint8Array(16) };
 
 export interface SealInput {
-  readonly secret: EpochSecret;
+  readonly secret: EpochKey;
   readonly place: Place;
   readonly sender: Principal;
   readonly keys: KeyPair;
@@ -235,7 +235,7 @@ export interface OpenInput {
   readonly secret: (
     epoch: number,
     sid: Bytes,
-  ) => EpochSecret | undefined | Promise<EpochSecret | undefined>;
+  ) => EpochKey | undefined | Promise<EpochKey | undefined>;
   /** The keys of this `key_id` of the sender, if they are known. */
   readonly senderKeys: (keyId: Bytes) => PublicKeys | undefined | Promise<PublicKeys | undefined>;
 }
@@ -289,7 +289,7 @@ function checkPlace(header: Header, kind: Kind, sender: Principal): void {
   if (header.kind !== kind || !mayWrite(sender, kind)) throw new DecryptError("unknown_kind");
 }
 
-async function messageSecretOf(header: Header, secret: EpochSecret): Promise<Bytes> {
+async function messageSecretOf(header: Header, secret: EpochKey): Promise<Bytes> {
   if (secret.kind === 1 || header.agentId) {
     return hkdf(await secret.lane(header.agentId), header.salt, label("message"), 32);
   }

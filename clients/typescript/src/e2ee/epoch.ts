@@ -59,7 +59,7 @@ export function newSecret(): Bytes {
 }
 
 /** A secret that is held: it opens and seals, and does not show its bytes. */
-export class EpochSecret {
+export class EpochKey {
   readonly #key: CryptoKey;
   readonly #lanes = new Map<string, Promise<CryptoKey>>();
 
@@ -76,14 +76,10 @@ export class EpochSecret {
   }
 
   /** The secret of everyone's lane and of every agent's. */
-  static async ofEpoch(
-    secret: Uint8Array,
-    conversation: Bytes,
-    epoch: number,
-  ): Promise<EpochSecret> {
+  static async ofEpoch(secret: Uint8Array, conversation: Bytes, epoch: number): Promise<EpochKey> {
     const key = await hkdfKey(secret);
     const sid = await secretId(key, conversation, epoch);
-    return new EpochSecret(1, conversation, epoch, sid, key, null);
+    return new EpochKey(1, conversation, epoch, sid, key, null);
   }
 
   /** The secret of one agent's lane. Its `sid` proves nothing, so the wrap's signature must. */
@@ -93,8 +89,8 @@ export class EpochSecret {
     epoch: number,
     sid: Bytes,
     agentId: Bytes,
-  ): Promise<EpochSecret> {
-    return new EpochSecret(2, conversation, epoch, sid, await hkdfKey(secret), agentId);
+  ): Promise<EpochKey> {
+    return new EpochKey(2, conversation, epoch, sid, await hkdfKey(secret), agentId);
   }
 
   get opensEverything(): boolean {

@@ -10,7 +10,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import tls from "node:tls";
 import type { AgentOptions } from "../agent/options.js";
 import { Client, type ClientOptions } from "../client/client.js";
-import { AgentSeed } from "../e2ee/keys.js";
+import { AgentKey } from "../e2ee/keys.js";
 import { newUlid } from "../e2ee/bytes.js";
 
 const READY_TIMEOUT_MS = 60_000;
@@ -155,7 +155,7 @@ export class DevCluster {
       url: this.nodes.at(-1)!,
       agentId: made.agent_id,
       token: made.token,
-      key: AgentSeed.generate().expose(),
+      key: AgentKey.random().toText(),
     };
   }
 
