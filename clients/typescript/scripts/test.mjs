@@ -32,6 +32,7 @@ const ALONE = new Set([
   "generated",
   "dispatcher",
   "webcrypto",
+  "types",
   "browser",
 ]);
 

@@ -1,6 +1,7 @@
 /** The envelope: one function for everything that is encrypted. */
 import {
   type Bytes,
+  type NativeKey,
   EMPTY,
   base64,
   compare,
@@ -87,7 +88,7 @@ async function messageKeys(messageSecret: Uint8Array): Promise<MessageKeys> {
   return { key: bytes.slice(0, 32), nonce: bytes.slice(32, 44), commitment: bytes.slice(44) };
 }
 
-async function slotKey(lane: CryptoKey, salt: Bytes): Promise<{ key: Bytes; nonce: Bytes }> {
+async function slotKey(lane: NativeKey, salt: Bytes): Promise<{ key: Bytes; nonce: Bytes }> {
   const bytes = await hkdf(lane, salt, label("slot"), 44);
   return { key: bytes.slice(0, 32), nonce: bytes.slice(32) };
 }
@@ -298,7 +299,7 @@ async function messageSecretOf(header: Header, secret: EpochKey): Promise<Bytes>
   return openSlot(slot.sealed, await secret.lane(secret.agentId), header);
 }
 
-async function openSlot(sealed: Bytes, lane: CryptoKey, header: Header): Promise<Bytes> {
+async function openSlot(sealed: Bytes, lane: NativeKey, header: Header): Promise<Bytes> {
   const { key, nonce } = await slotKey(lane, header.salt);
   try {
     return await gcmOpen(key, nonce, sealed, header.bytes.subarray(0, FIXED_BYTES));

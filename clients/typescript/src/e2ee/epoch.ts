@@ -1,5 +1,16 @@
 /** The secret of an epoch, and the secrets of its lanes. */
-import { type Bytes, EMPTY, concat, equal, hex, label, random, u32, u8 } from "./bytes.js";
+import {
+  type Bytes,
+  EMPTY,
+  type NativeKey,
+  concat,
+  equal,
+  hex,
+  label,
+  random,
+  u32,
+  u8,
+} from "./bytes.js";
 import { DecryptError } from "./errors.js";
 import { hkdf, hkdfKey } from "./primitives.js";
 
@@ -18,7 +29,7 @@ function agentLane(agentId: Uint8Array): Bytes {
 
 /** `sid` names a secret and commits to it. */
 export function secretId(
-  secret: Uint8Array | CryptoKey,
+  secret: Uint8Array | NativeKey,
   conversation: Uint8Array,
   epoch: number,
 ): Promise<Bytes> {
@@ -26,7 +37,7 @@ export function secretId(
 }
 
 function laneBytes(
-  secret: Uint8Array | CryptoKey,
+  secret: Uint8Array | NativeKey,
   conversation: Uint8Array,
   epoch: number,
   lane: Uint8Array,
@@ -60,15 +71,15 @@ export function newSecret(): Bytes {
 
 /** A secret that is held: it opens and seals, and does not show its bytes. */
 export class EpochKey {
-  readonly #key: CryptoKey;
-  readonly #lanes = new Map<string, Promise<CryptoKey>>();
+  readonly #key: NativeKey;
+  readonly #lanes = new Map<string, Promise<NativeKey>>();
 
   private constructor(
     readonly kind: SecretKind,
     readonly conversation: Bytes,
     readonly epoch: number,
     readonly sid: Bytes,
-    key: CryptoKey,
+    key: NativeKey,
     /** The agent whose lane this is, for kind 2. */
     readonly agentId: Bytes | null,
   ) {
@@ -98,7 +109,7 @@ export class EpochKey {
   }
 
   /** Everyone's lane (`null`) or an agent's. Throws `no_epoch_key` beyond this secret's reach. */
-  lane(agentId: Bytes | null): Promise<CryptoKey> {
+  lane(agentId: Bytes | null): Promise<NativeKey> {
     if (this.kind === 2) {
       if (!agentId || !equal(agentId, this.agentId!)) throw new DecryptError("no_epoch_key");
       return Promise.resolve(this.#key);

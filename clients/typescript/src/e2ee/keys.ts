@@ -1,6 +1,7 @@
 /** Keys of devices and agents, their ids, and introductions. */
 import {
   type Bytes,
+  type NativeKey,
   EMPTY,
   base64url,
   concat,
@@ -78,14 +79,14 @@ export async function isUsable(keys: PublicKeys): Promise<boolean> {
 export interface OpeningKeys {
   readonly keyId: Bytes;
   /** X25519, not extractable. */
-  readonly exchange: CryptoKey;
-  readonly exchangePublic: CryptoKey;
+  readonly exchange: NativeKey;
+  readonly exchangePublic: NativeKey;
 }
 
 /** The private and public keys of a device or an agent. */
 export interface KeyPair extends PublicKeys, OpeningKeys {
   /** Ed25519, not extractable. */
-  readonly signing: CryptoKey;
+  readonly signing: NativeKey;
 }
 
 /** An earlier X25519 key, by the id of the pair that it belonged to. */

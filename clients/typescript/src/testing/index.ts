@@ -3,7 +3,7 @@
  *
  * @module testing
  */
-import { spawn, type ChildProcess } from "node:child_process";
+import { spawn } from "node:child_process";
 import { existsSync, readFileSync, readdirSync, realpathSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -25,6 +25,12 @@ interface ClusterFile {
   readonly mail_dir: string;
 }
 
+/** The part of a started program that its end needs. */
+interface Started {
+  once(event: "exit", listener: () => void): unknown;
+  kill(signal: "SIGINT"): boolean;
+}
+
 export interface DevClusterOptions {
   /** The cluster's folder; by default the nearest `.dev` upward. */
   readonly dir?: string;
@@ -44,7 +50,7 @@ export interface TestUser {
 export async function devCluster(options: DevClusterOptions = {}): Promise<DevCluster> {
   const dir = options.dir ?? process.env["BLINDPIPE_DEV"] ?? nearest(".dev") ?? resolve(".dev");
   const file = join(dir, "cluster.json");
-  let child: ChildProcess | null = null;
+  let child: Started | null = null;
   if (!existsSync(file)) {
     const program = options.program ?? nearest("target/debug/devcluster");
     if (!program) throw new Error("no development cluster runs, and its program is not built");
@@ -75,7 +81,7 @@ export class DevCluster {
   constructor(
     /** The cluster's own description. */
     readonly file: string,
-    private readonly child: ChildProcess | null,
+    private readonly child: Started | null,
   ) {}
 
   #read(): ClusterFile {
@@ -167,7 +173,7 @@ export class DevCluster {
   /** Stops what `devCluster()` started. */
   async stop(): Promise<void> {
     if (!this.child) return;
-    const ended = new Promise((resolve) => this.child!.once("exit", resolve));
+    const ended = new Promise<void>((resolve) => this.child!.once("exit", resolve));
     this.child.kill("SIGINT");
     await ended;
   }
