@@ -89,6 +89,26 @@ def _forge(attacker: Attacker, how: str, other: Json) -> None:
         attacker.on_frame = on_frame
 
 
+async def test_an_outcome_whose_event_is_dropped_is_read(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpipe.agent.tool_calls.LOOK_INTERVAL_SECONDS", 0.1)
+    ada, results = await cluster.user("ada"), list[CallResult]()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        options = replace(made, url=attacker.url, ssl_context=None)
+        agent = Agent(options)
+        _asks_for_mails(agent, results)
+        attacker.on_frame = lambda f: () if f.get("event") == "artifact_response" else (f,)
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            say = partial(conversation.send, "dropped")
+            await decide_until_answered(ada, say, lambda request: request.execute(lambda _: "sent"))
+    assert [(result.status, result.result) for result in results] == [("executed", "sent")]
+    await ada.client.close()
+
+
 @asynccontextmanager
 async def _device(
     cluster: DevCluster,

@@ -94,8 +94,11 @@ class Processor:
         """The opened message; None if it was handled before. Raises `E2eeError`."""
         message = cast(Message, event["data"])
         sealed = is_sealed(message["payload"])
-        if not sealed and session.has_keys and self._options.plaintext != "allow":
-            raise E2eeError("clear")
+        if not sealed and session.has_keys:
+            # What came in clear can be the server's own where anything was ever encrypted.
+            allows = self._options.plaintext == "allow"
+            if not allows or await session.was_encrypted(message["conversation_id"]):
+                raise E2eeError("clear")
         if not sealed or not session.has_keys:
             return Answered(message, session.clear_message(message))
         opened = await session.open_message(message, live=True)

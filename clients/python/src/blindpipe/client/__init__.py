@@ -1,7 +1,7 @@
 """The person's side: sign-in, devices, conversations, events."""
 
 from ..core.files import NewFile
-from ..core.session import OpenedMessage, Sender
+from ..core.opened import OpenedMessage, Sender
 from ..core.types import ConversationInfo, Device, Event, Grant, Message, Sent, ToolCall
 from ..e2ee.consent import Sensitivity, StoredConsents, Tool
 from .account import Account

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from ..core.files import NewFile, download_file, upload_file
-from ..core.session import OpenedMessage, Session
+from ..core.opened import OpenedMessage
+from ..core.session import Session
 from ..core.types import ConversationInfo, JsonObject, Message, Sent, is_sealed
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
@@ -100,6 +101,7 @@ class Conversation:
                 sent["recipients"] = list(to)
             path = f"/conversations/{self.id}/messages"
             stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
+            self._parts.session.sent(stored, payload)
             return stored
 
     async def _payload(
@@ -175,10 +177,20 @@ class Conversation:
         await self.rotate()
 
     async def history(self, *, limit: int = 50) -> AsyncIterator[ReceivedMessage]:
-        """Newest first, `limit` a page."""
-        path = f"/conversations/{self.id}/messages"
-        async for message in self._http.pages(path, {"limit": limit}):
-            yield await self.open(message, live=False)
+        """Newest first, `limit` a page.
+
+        A reply to a message that was not read yet stands under the notice `no_quote`.
+        """
+        path, cursor = f"/conversations/{self.id}/messages", None
+        while True:
+            page = await self._http.call(Call("GET", path, {"cursor": cursor, "limit": limit}))
+            # A message is known before the replies to it.
+            oldest_first = [await self.open(message, live=False) for message in page.data[::-1]]
+            for received in reversed(oldest_first):
+                yield received
+            cursor = page.next_cursor
+            if not cursor:
+                return
 
     async def open(self, message: Message, live: bool) -> ReceivedMessage:
         """Opens a message; `live` says that it comes from the inbox, not from the history."""
@@ -188,7 +200,7 @@ class Conversation:
                 return ReceivedMessage(message, await session.open_message(message, live), None)
             # In a conversation that was encrypted, clear text can be the server's own.
             chosen = self.id in self._parts.clear_chosen
-            if not chosen or await session.is_encrypted(self.id):
+            if not chosen or await session.was_encrypted(self.id):
                 raise E2eeError("clear")
             return ReceivedMessage(message, session.clear_message(message), None)
         except E2eeError as error:

@@ -95,12 +95,11 @@ class EventReader:
         return [ToolRequestEvent(event, request)]
 
     def _undecryptable(self, event: Event, fault: E2eeError) -> None:
-        self._hooks.call(
-            "undecryptable",
-            reason=fault.reason,
-            event_id=event["event_id"],
-            conversation_id=event.get("conversation_id"),
-        )
+        self._tell(fault, event["event_id"], event.get("conversation_id"))
+
+    def _tell(self, fault: E2eeError, event_id: str | None, conversation_id: str | None) -> None:
+        told = {"event_id": event_id, "conversation_id": conversation_id}
+        self._hooks.call("undecryptable", reason=fault.reason, **told)
 
     async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
         """A piece counts only while its message is not there, and only for some minutes.
@@ -108,7 +107,7 @@ class EventReader:
         It counts above the pieces before it, so one that comes again is not shown again.
         """
         stream_id, data, who = frame["stream_id"], frame.get("data"), frame.get("sender")
-        if not isinstance(data, str) or who is None:
+        if who is None:
             return []
         conversation_id, n = frame["conversation_id"], int(frame["n"])
         sender, session = ids.principal(who["type"], who["id"]), self._session()
@@ -118,9 +117,12 @@ class EventReader:
         if n < self._next_piece.get(name, 0):
             return []
         try:
+            if not isinstance(data, str):
+                raise E2eeError("clear")
             place = Delta(stream_id, n)
             shown = await session.open_text(conversation_id, data, place, sender)
-        except E2eeError:
+        except E2eeError as error:
+            self._tell(error, None, conversation_id)
             return []
         self._next_piece.pop(name, None)
         self._next_piece[name] = n + 1

@@ -25,14 +25,24 @@ from ..e2ee import content as contents
 from ..e2ee.envelope import Delta, Header, Place
 from ..e2ee.envelope import Message as MessagePlace
 from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown
-from ..e2ee.trust import Notice, NoticeKind, Pin, Standing, Trust
+from ..e2ee.trust import Notice, NoticeKind, Trust
 from ..e2ee.wrap import OpeningKey
 from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from .directory import Directory, Recipient
+from .opened import Envelopes, OpenedMessage, proven
 from .payload import envelope_of, payload_of
-from .types import ConversationInfo, Event, JsonObject, Kind, Member, Message, milliseconds
+from .types import (
+    ConversationInfo,
+    Event,
+    JsonObject,
+    Member,
+    Message,
+    Sent,
+    is_sealed,
+    milliseconds,
+)
 
 OnNotice = Callable[[Notice, str | None], None]
 """Told a notice, and the conversation where it stands if there is one."""
@@ -64,45 +74,6 @@ class SessionOptions:
     """An agent's bound for the age of messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """The sender of something, as far as it is proven."""
-
-    type: Kind
-    id: str
-    device_id: str | None
-    authentic: bool
-    """An accepted key has signed it."""
-    pinned: bool
-    """The key was known before this start of the program."""
-    verified: bool
-    """People have compared the key."""
-    member: bool
-    """The server shows the sender as a member."""
-
-    @property
-    def principal(self) -> Principal:
-        """The sender, as the encryption names it."""
-        return ids.principal(self.type, self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedMessage:
-    """The content of a message, and what is proven of it."""
-
-    content: JsonObject = field(repr=False)
-    encrypted: bool
-    sender: Sender
-    sent_at: datetime | None
-    """By the sender's clock, signed; None in clear."""
-    epoch: int
-    re: str | None
-    """The hash by which an answer names this envelope; None in clear."""
-    is_replay: bool
-    notices: Sequence[Notice]
-    """Notices that stand beside it when it is shown."""
-
-
 @dataclass(slots=True)
 class Entry:
     """A conversation, as far as it is known."""
@@ -113,6 +84,7 @@ class Entry:
     is_stale: bool = True
     """Members or their keys have changed since they were read."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    envelopes: Envelopes = field(default_factory=Envelopes)
 
 
 class Session:
@@ -283,10 +255,24 @@ class Session:
 
     async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
         """Opens something that was found in a conversation. Raises `E2eeError`."""
-        entry = await self.load(conversation_id)
+        entry = await self._found(conversation_id)
         if incoming.envelope is not None and self.has_keys:
             await self._prepare(conversation_id, entry, incoming.sender, incoming.envelope)
         return entry.room.open(self.options.trust, incoming, now_ms()), entry
+
+    async def _found(self, conversation_id: str) -> Entry:
+        """What names a conversation that is none of this member's has no secret to open with."""
+        try:
+            return await self.load(conversation_id)
+        except BlindpipeError as error:
+            if error.status in (403, 404):
+                raise E2eeError("no_epoch_key") from None
+            raise
+
+    async def was_encrypted(self, conversation_id: str) -> bool:
+        """As `is_encrypted`, for what was found there. Raises `E2eeError`."""
+        await self._found(conversation_id)
+        return await self.is_encrypted(conversation_id)
 
     async def _prepare(
         self, conversation_id: str, entry: Entry, sender: Principal, data: bytes
@@ -303,30 +289,44 @@ class Session:
         sender = _sender_of(message)
         data = envelope_of(message["payload"])
         place = _place_of(message)
+        known = self._entry(message["conversation_id"]).envelopes
         incoming = Incoming(
             sender,
             place,
             data,
             milliseconds(message["created_at"]),
             live,
+            answered=known.get(message.get("in_reply_to")),
             max_age=self.options.max_age_ms,
         )
         shown, entry = await self.open(message["conversation_id"], incoming)
         opened, pin = shown.opened, shown.pin
         assert opened is not None and pin is not None
+        self._note(entry, message["message_id"], data)
         if live:
             _count(entry, opened.header.epoch)
         remembered = entry.room.is_remembered(sender, place.client_message_id)
         return OpenedMessage(
             opened.json,
             True,
-            _proven(message, pin, entry.room.is_member(sender)),
+            proven(message, pin, entry.room.is_member(sender)),
             datetime.fromtimestamp(opened.time / 1000, UTC),
             opened.header.epoch,
             to_base64(envelope.fingerprint(data)),
             live and remembered,
             shown.notices,
         )
+
+    def _note(self, entry: Entry, message_id: str, data: bytes) -> None:
+        # Only people are shown quotes.
+        if self.options.me.is_user:
+            entry.envelopes.note(message_id, envelope.fingerprint(data))
+
+    def sent(self, sent: Sent, payload: JsonObject) -> None:
+        """A message of one's own is stored: replies to it are told by its envelope."""
+        if is_sealed(payload):
+            entry = self._entry(sent["conversation_id"])
+            self._note(entry, sent["message_id"], envelope_of(payload))
 
     def remember(self, message: Message) -> None:
         """A message that was handled is not handled again under another event."""
@@ -347,7 +347,7 @@ class Session:
         """A message in clear: nobody's word but the server's."""
         notice = Notice(NoticeKind.NOT_ENCRYPTED, _sender_of(message))
         content = message["payload"] or {}
-        sender = _proven(message, None, True)
+        sender = proven(message, None, True)
         return OpenedMessage(content, False, sender, None, 0, None, False, [notice])
 
     async def is_encrypted(self, conversation_id: str) -> bool:
@@ -431,16 +431,3 @@ def _place_of(message: Message) -> MessagePlace:
     if not id:
         raise E2eeError("malformed")
     return MessagePlace(ids.parse(id), ids.parse(answered) if answered else None)
-
-
-def _proven(message: Message, pin: Pin | None, member: bool) -> Sender:
-    told = message["sender"]
-    return Sender(
-        told["type"],
-        told["id"],
-        told.get("device_id"),
-        authentic=pin is not None and pin.standing != Standing.WAITING,
-        pinned=pin is not None and pin.from_store,
-        verified=pin is not None and pin.standing == Standing.VERIFIED,
-        member=member,
-    )
