@@ -33,6 +33,15 @@ function ask(ctx: Context): Promise<CallResult> {
   return ctx.call({ tool: "send_email", scope: SCOPE, arguments: { text: ctx.text } });
 }
 
+/** Asks for a mail at each message, and notes what became of it. */
+function asking(results: CallResult[]): (ctx: Context) => Promise<void> {
+  return async (ctx) => {
+    if (ctx.event.event !== "message.created") return;
+    results.push(await ask(ctx));
+    await ctx.reply("done");
+  };
+}
+
 test("a denial that the server turns into consent is believed as none", async () => {
   const results: CallResult[] = [];
   let denial: Value = null;
@@ -78,12 +87,29 @@ test("a denial that the server turns into consent is believed as none", async ()
       }
     },
     {},
-    (agent) =>
-      agent.use(async (ctx) => {
-        if (ctx.event.event !== "message.created") return;
-        results.push(await ask(ctx));
-        await ctx.reply("done");
-      }),
+    (agent) => agent.use(asking(results)),
+    MANIFEST,
+  );
+});
+
+test("an outcome whose event is dropped is read", async () => {
+  const results: CallResult[] = [];
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, options }) => {
+      const conversation = await ada.client.openAgent(options.agentId);
+      await grant(options, ada, conversation);
+      proxy.onFrame = (frame) => (frame.event === "artifact_response" ? [] : [frame]);
+      const say = (): Promise<unknown> => conversation.send("please");
+      await decideUntilAnswered(ada, say, (request) => request.execute(() => "sent"));
+      assert.deepEqual(
+        results.map(({ status, result }) => [status, result]),
+        [["executed", "sent"]],
+      );
+    },
+    {},
+    (agent) => agent.use(asking(results)),
     MANIFEST,
   );
 });

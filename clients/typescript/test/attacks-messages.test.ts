@@ -35,6 +35,8 @@ const CHANGES: readonly [name: string, change: Change, reason: string][] = [
   ["its ciphertext", ({ payload }) => ({ payload: flipped(payload) }), "bad_ciphertext"],
   ["its sender", ({ sender }, _, id) => ({ sender: { ...sender, id } }), "bad_ciphertext"],
   ["its conversation", (_, conversation_id) => ({ conversation_id }), "no_epoch_key"],
+  ["its conversation, by none", () => ({ conversation_id: newUlid() }), "no_epoch_key"],
+  ["its conversation, by no id", () => ({ conversation_id: "none" }), "malformed"],
   ["its id", () => ({ client_message_id: newUlid() }), "bad_ciphertext"],
   ["what it answers", () => ({ in_reply_to: newUlid() }), "bad_ciphertext"],
   ["its words, by clear text", () => ({ payload: { type: "text", text: "forged" } }), "clear"],
@@ -229,15 +231,62 @@ test("nothing shows that a message was dropped but what answers it", async () =>
       assert.deepEqual(shown(said), ["one", "three"]);
       assert.deepEqual(agents.heard, ["one", "three"]);
       assert.deepEqual([notices(), agents.faults, bobs.faults], [told, [], []]);
-      // An answer names the message that it answers, and what that said, by its hash.
-      const last = said.at(-1)!;
-      const { message, opened } = await lost();
-      assert.equal(last.message.in_reply_to, message.message_id);
-      assert.equal(last.opened?.content["re"], opened?.re);
+      // The reply to it is the sign: it answers what was not shown.
+      assert.deepEqual(said.map(isQuoted), [true, false]);
       // A history that drops nothing has it.
       assert((await texts(user.client.conversation(group.id))).includes("two"));
     });
   });
+});
+
+function isQuoted({ opened }: ReceivedMessage): boolean {
+  return !opened!.notices.some(({ kind }) => kind === "no_quote");
+}
+
+test("a reply is quoted only if it names what was shown", async () => {
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const direct = await ada.client.openDirect(user.client.userId);
+    for (const text of ["delete?", "keep?", "again?"]) await direct.send(text);
+    const sent: ReceivedMessage[] = [];
+    for await (const message of direct.history()) sent.push(message);
+    const [again, keep, remove] = sent as [ReceivedMessage, ReceivedMessage, ReceivedMessage];
+    const ids = [keep, remove].map(({ message }) => message.message_id);
+    const exchanged = new Map([ids, ids.toReversed()] as [string, string][]);
+    proxy.onFrame = (frame) => {
+      if (!isMessage(frame) || frame.data.in_reply_to) return [frame];
+      const { message_id } = frame.data;
+      return [changed(frame, { message_id: exchanged.get(message_id) ?? message_id })];
+    };
+    const replies: ReceivedMessage[] = [];
+    for await (const event of user.client.events()) {
+      if (event.type === "caught_up") {
+        await user.client.conversation(direct.id).send("mine");
+        const { value: mine } = await direct.history().next();
+        for (const inReplyTo of [keep, again, mine!]) await direct.send("yes", { inReplyTo });
+      }
+      if (event.type === "message" && event.message.in_reply_to) replies.push(event);
+      if (replies.length === 3) break;
+    }
+    assert.deepEqual(replies.map(isQuoted), [false, true, true]);
+  });
+});
+
+test("an agent that takes clear text takes none where anything was encrypted", async () => {
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, victim, options }) => {
+      const conversation = await ada.client.openAgent(options.agentId);
+      await conversation.send("encrypted");
+      await until(() => victim.heard.length > 0);
+      const payload = { type: "text", text: "forged" };
+      proxy.onFrame = (frame) => [isMessage(frame) ? changed(frame, { payload }) : frame];
+      await conversation.send("true");
+      await until(() => victim.faults.length > 0);
+      assert.deepEqual([victim.heard, victim.faults], [["encrypted"], ["clear"]]);
+    },
+    { plaintext: "allow" },
+  );
 });
 
 test("an earlier message of somebody else, told as the agent's own, is no success", async () => {
@@ -295,7 +344,7 @@ test("pieces of a stream are shown in their places or not at all", async () => {
     cluster,
     ada,
     async ({ options }) => {
-      await attackedPerson(cluster, async ({ proxy, user }) => {
+      await attackedPerson(cluster, async ({ proxy, victim, user }) => {
         const conversation = await user.client.openAgent(options.agentId);
         const deltas: Value[] = [];
         proxy.onFrame = (frame) => {
@@ -333,6 +382,8 @@ test("pieces of a stream are shown in their places or not at all", async () => {
           pieces.map(({ n, append }) => [n, append]),
           [[1, "two "]],
         );
+        // Altered, renumbered, of another stream, and the third, which is renumbered too.
+        assert.deepEqual(victim.faults, Array(4).fill("bad_ciphertext"));
         assert.equal(events.find(fromAgent)?.opened?.content["text"], "one two three ");
       });
     },

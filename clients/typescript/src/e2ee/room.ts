@@ -297,9 +297,6 @@ export class Room {
     const shown = await this.open(pins, incoming, now);
     const { place, sender } = incoming;
     if (place.kind === Kind.message) {
-      const re = shown.opened?.content["re"];
-      const fits = typeof re === "string" && incoming.answered && sameBytes(re, incoming.answered);
-      if (place.inReplyTo && !fits) shown.notices.push(notice("no_quote", sender));
       if (this.isRemembered(sender, place.clientMessageId)) return null;
       this.remember(sender, place.clientMessageId);
     } else if (place.kind === Kind.delta && isId(place.streamId)) {
@@ -333,6 +330,8 @@ export class Room {
     if (Math.abs(opened.time - incoming.createdAt) > MAX_TIME_APART_MS) {
       notices.push(notice("other_time", sender));
     }
+    const isReply = place.kind === Kind.message && place.inReplyTo;
+    if (isReply && !answers(opened, incoming)) notices.push(notice("no_quote", sender));
     return { opened, pin, standing: pin.standing, notices };
   }
 
@@ -393,6 +392,12 @@ function isStale(me: Principal, incoming: Incoming, time: number, now: number): 
     case Kind.response:
       return false;
   }
+}
+
+/** Whether `re` names the envelope that `inReplyTo` does. */
+function answers({ content }: Opened, { answered }: Incoming): boolean {
+  const re = content["re"];
+  return typeof re === "string" && !!answered && sameBytes(re, answered);
 }
 
 function sameBytes(one: string, other: string): boolean {
