@@ -33,6 +33,7 @@ const ALONE = new Set([
   "dispatcher",
   "webcrypto",
   "types",
+  "reconnects",
   "browser",
 ]);
 
