@@ -1,10 +1,10 @@
 // The victims of an active server, and the ways in which it changes things.
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
-import type { ClientEvent, ClientOptions } from "@blindpipe/client";
+import type { Client, ClientEvent, ClientOptions } from "@blindpipe/client";
 import { base64, fromBase64, newUlid } from "@blindpipe/client/e2ee";
 import type { DevCluster, TestUser } from "@blindpipe/client/testing";
 import { Proxy, type Value } from "./proxy.js";
-import { running } from "./support.js";
+import { running, signIn } from "./support.js";
 
 /** Things that a client behind the attacker was told, and texts that it took for said. */
 export class Victim {
@@ -62,6 +62,18 @@ export async function attackedPerson(
   } finally {
     proxy.close();
   }
+}
+
+/** Signs in again on a device, behind the attacker. */
+export async function signInBehind(
+  user: TestUser,
+  proxy: Proxy,
+  deviceId: string,
+  options: object = {},
+): Promise<{ client: Client; victim: Victim }> {
+  const victim = new Victim();
+  const { hooks } = victim;
+  return { client: await signIn(user, proxy.url, deviceId, { hooks, ...options }), victim };
 }
 
 export function isMessage(frame: Value): boolean {

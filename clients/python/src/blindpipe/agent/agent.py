@@ -142,7 +142,7 @@ class Agent:
         """
         stopping = self._stopping = asyncio.Event()
         if self._is_stopped:
-            return
+            return await self.close()
         self._failure = None
         unwatch = self._watch_signals()
         try:
