@@ -5,6 +5,7 @@ import { after, before, mock, test } from "node:test";
 import { WebSocketServer } from "ws";
 import { Agent, Closed, type AgentOptions, type Context } from "@blindpipe/client/agent";
 import { AgentKey, messageOrigin, newUlid, replyId } from "@blindpipe/client/e2ee";
+import { DEFAULT_RETRY_DELAYS_MS } from "#dist/agent/options.js";
 import { Http } from "#dist/transport/http.js";
 import { Socket } from "#dist/transport/socket.js";
 import { HookCaller, SILENT } from "#dist/hooks.js";
@@ -52,6 +53,37 @@ test("a dead letter stops the agent if its developer says so, and comes again", 
   const again = new Agent(options).on("message", (ctx) => void heard.push(ctx.text));
   await running(again, async () => void (await until(() => heard.length > 0)));
   assert.deepEqual(heard, ["bad"]);
+});
+
+test("a failed handler runs again after 1, 5, 25 and 125 s", () => {
+  assert.deepEqual(DEFAULT_RETRY_DELAYS_MS, [1_000, 5_000, 25_000, 125_000]);
+});
+
+test("acknowledgements are few, and each says all before it", async () => {
+  const options = await cluster.agent("thrifty", ada.client);
+  const proxy = await Proxy.start(options.url);
+  const acks: { at: number; cursor: string }[] = [];
+  let newest = "";
+  proxy.onClientFrame = (frame) => {
+    if (frame.type === "ack") acks.push({ at: Date.now(), cursor: frame.cursor });
+    return frame;
+  };
+  proxy.onFrame = (frame) => {
+    if (frame.type === "event") newest = frame.cursor;
+    return [frame];
+  };
+  let heard = 0;
+  const agent = new Agent({ ...options, url: proxy.url }).on("message", () => void (heard += 1));
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(options.agentId);
+    for (let number = 0; number < 9; number++) await conversation.send(String(number));
+    await until(() => heard === 9 && acks.at(-1)?.cursor === newest);
+  });
+  // The timers of both ends are not exact.
+  const gaps = acks.slice(1).map(({ at }, i) => at - acks[i]!.at);
+  assert(gaps.every((gap) => gap >= 150), String(gaps));
+  assert(acks.length < 12, String(acks.length));
+  proxy.close();
 });
 
 test("an id of another message is no success", async () => {

@@ -56,7 +56,11 @@ export async function devCluster(options: DevClusterOptions = {}): Promise<DevCl
     if (!program) throw new Error("no development cluster runs, and its program is not built");
     const parameters = ["--dir", dir, "--no-demo"];
     child = spawn(program, parameters, { stdio: "ignore", env: process.env });
-    await until(() => existsSync(file), READY_TIMEOUT_MS, "the cluster did not start");
+    let hasEnded = false;
+    child.once("exit", () => (hasEnded = true));
+    const isThere = (): boolean => hasEnded || existsSync(file);
+    await until(isThere, READY_TIMEOUT_MS, "the cluster did not start");
+    if (hasEnded) throw new Error("the development cluster has ended");
   }
   const cluster = new DevCluster(file, child);
   cluster.trustAuthority();
