@@ -9,7 +9,6 @@ mod people;
 mod proxy;
 mod quickstart;
 mod redis;
-mod resync;
 mod strangers;
 mod support;
 mod transports;

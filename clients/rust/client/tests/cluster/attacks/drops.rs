@@ -32,6 +32,7 @@ async fn a_reply_to_a_message_that_was_dropped_says_that_something_is_missing() 
     let Attacked {
         bob,
         proxy,
+        told,
         conversation,
         ..
     } = attacked().await;
@@ -53,6 +54,8 @@ async fn a_reply_to_a_message_that_was_dropped_says_that_something_is_missing() 
     sent.expect("sent");
     let received = next_message(&mut events, conversation.id()).await;
     assert_eq!(received.text(), "all of it");
+    // Nothing but that reply shows that a message was dropped.
+    assert!(told.refused().is_empty());
     assert_eq!(notices(&received), ["no_quote"]);
     // The history has both, and no notice.
     let read = history(&bob.client.conversation(conversation.id())).await;

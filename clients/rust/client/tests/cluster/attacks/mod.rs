@@ -7,6 +7,7 @@ mod drops;
 mod epochs;
 mod members;
 mod messages;
+mod resync;
 mod streams;
 mod table;
 

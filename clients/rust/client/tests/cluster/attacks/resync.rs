@@ -6,6 +6,7 @@ use blindpipe_client::{Client, Hook};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::next_message;
 use crate::{
     proxy::Proxy,
     support::{cluster, direct, run, scene, until, watch},
@@ -90,16 +91,10 @@ async fn a_person_is_told_that_events_are_missing_and_goes_on() {
     let mut events = watch(&ada).await;
     conversation.send("before").await.expect("sent");
     let id = conversation.id();
-    assert_eq!(
-        crate::attacks::next_message(&mut events, id).await.text(),
-        "before"
-    );
+    assert_eq!(next_message(&mut events, id).await.text(), "before");
     forget_history(&proxy);
     proxy.cut();
     until(|| resyncs.count() == 1).await;
     conversation.send("after").await.expect("sent");
-    assert_eq!(
-        crate::attacks::next_message(&mut events, id).await.text(),
-        "after"
-    );
+    assert_eq!(next_message(&mut events, id).await.text(), "after");
 }
