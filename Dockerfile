@@ -1,8 +1,12 @@
 # syntax=docker/dockerfile:1
 # `make image` builds it. The build is reproducible as far as its bases are: the toolchain and all dependencies are
-# pinned, and no path or time of the builder is in the binary.
+# pinned, and no path or time of the builder is in the binary. Arguments fix the bases by digest:
+# make image BUILD_BASE=rust@sha256:… RUNTIME_BASE=gcr.io/distroless/cc-debian12@sha256:…
+ARG BUILD_BASE=rust:1.95-slim-bookworm
+# The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
+ARG RUNTIME_BASE=gcr.io/distroless/cc-debian12:nonroot
 
-FROM rust:1.95-slim-bookworm AS build
+FROM ${BUILD_BASE} AS build
 # The image's own toolchain is the pinned one; without this rustup would fetch clippy and rustfmt too.
 ENV RUSTUP_TOOLCHAIN=1.95.0 \
     CARGO_INCREMENTAL=0 \
@@ -23,7 +27,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     cargo build --locked --release --bin loadtest --package loadtest \
     && install -D --strip target/release/loadtest /image/usr/local/bin/loadtest
 
-FROM gcr.io/distroless/cc-debian12:nonroot AS loadtest
+FROM ${RUNTIME_BASE} AS loadtest
 LABEL org.opencontainers.image.title="blindpipe-loadtest" \
       org.opencontainers.image.description="The load generator of Blindpipe" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -32,8 +36,7 @@ COPY --from=build-loadtest /image/usr/local/bin/loadtest /usr/local/bin/loadtest
 USER 65532:65532
 ENTRYPOINT ["/usr/local/bin/loadtest"]
 
-# The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM ${RUNTIME_BASE}
 LABEL org.opencontainers.image.title="blindpipe" \
       org.opencontainers.image.description="A messaging backend for people and agents" \
       org.opencontainers.image.licenses="Apache-2.0" \

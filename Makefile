@@ -15,8 +15,9 @@ BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
 # Tests wait for clocks, disks and servers half of their time: two per core keep the cores busy.
 export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-# The name of the container image.
+# The name of the container image, and its bases where they are not those of the Dockerfile.
 IMAGE ?= blindpipe:dev
+BASES = $(foreach base,BUILD_BASE RUNTIME_BASE,$(if $($(base)),--build-arg $(base)=$($(base))))
 # The tool that knows the advisories, and where their database is.
 DENY := 0.20.2
 ADVISORIES := https://github.com/RustSec/advisory-db
@@ -94,13 +95,13 @@ conformance: toolchain ## schemathesis against a cluster, as a user and as an ag
 	@$(CARGO) build --locked --workspace --bin blindpipe --bin devcluster
 	@TARGET=$(TARGET) tests/conformance/run $(ARGS)
 
-image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
+image: ## build the container image (IMAGE=name:tag, BUILD_BASE= and RUNTIME_BASE=; needs Docker or Podman)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
-	exec $$engine build --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+	exec $$engine build $(BASES) --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 image-loadtest: ## build the image of the load generator, for the chart's load test (IMAGE=name:tag)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
-	exec $$engine build --target loadtest --tag $(IMAGE) .
+	exec $$engine build $(BASES) --target loadtest --tag $(IMAGE) .
 
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
 	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump

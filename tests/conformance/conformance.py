@@ -132,7 +132,9 @@ def build(cluster):
     asked, file = upload(alice, "/files", conversations[1])
     share = alice.call("POST", "/shares", {"contact": True, "expires_at": in_an_hour()})
     relations = alice.http.get(at + "/relations", timeout=30).json()["data"]
+    constants = {"turnstile_token": ["dev-pass"], "account_password": [PASSWORD]}
     ids = {
+        **constants,
         "agent_id": [helper.id],
         "conversation_id": conversations,
         "user_id": [alice.id, bob.id],
@@ -146,10 +148,10 @@ def build(cluster):
         "share_id": [share["share_id"]],
         "relation_id": [relation["relation_id"] for relation in relations],
         "message_id": [message["message_id"] for message in sent],
-        "turnstile_token": ["dev-pass"],
-        "account_password": [PASSWORD],
     }
-    spares = {"agent_id": [passing.id], "principal_id": [spare.id], "conversation_id": [conversations[2]]}
+    spares = {
+        **constants, "agent_id": [passing.id], "principal_id": [spare.id], "conversation_id": [conversations[2]],
+    }
     return {
         name: {"ids": ids, "spare": spares, "token": caller.token, "spare_token": spare.token}
         for name, caller in (("user", alice), ("agent", helper))

@@ -6,7 +6,6 @@ import json
 import os
 import random
 
-
 import schemathesis
 
 with open(os.environ["WORLD"], encoding="utf-8") as file:
@@ -17,6 +16,11 @@ CHANCE = random.Random()
 MAX_WAIT_SECONDS = 0
 # Operations that end what they name get ids of their own, so that the others' remain.
 DESTRUCTIVE = {
+    # A sign-in ends the session that its device had.
+    ("POST", "/auth/login"),
+    ("POST", "/auth/login-code"),
+    ("POST", "/auth/passkey/complete"),
+    ("POST", "/auth/register"),
     ("DELETE", "/agents/{agent_id}"),
     ("DELETE", "/agents/{agent_id}/token"),
     ("POST", "/agents/{agent_id}/token/regenerate"),
@@ -36,6 +40,15 @@ def known(name, is_destructive):
     return CHANCE.choice(values) if values and CHANCE.random() < KNOWN_SHARE else None
 
 
+def unlike(value):
+    """An id of the same form that nothing has."""
+    return value[:-4] + "".join(CHANCE.choice("0123456789") for _ in range(4))
+
+
+def harmless(generated, is_destructive):
+    return unlike(generated) if is_destructive and str(generated) in NEEDED else generated
+
+
 def with_known_ids(value, is_destructive):
     if isinstance(value, dict):
         return {
@@ -44,12 +57,7 @@ def with_known_ids(value, is_destructive):
         }
     if isinstance(value, list):
         return [with_known_ids(inner, is_destructive) for inner in value]
-    return value
-
-
-def unlike(value):
-    """An id of the same form that nothing has."""
-    return value[:-4] + "".join(CHANCE.choice("0123456789") for _ in range(4))
+    return harmless(value, is_destructive) if isinstance(value, str) else value
 
 
 @schemathesis.hook
@@ -57,11 +65,7 @@ def before_call(context, case, kwargs):
     operation = (case.operation.method.upper(), case.operation.path)
     is_destructive = operation in DESTRUCTIVE
     for name, generated in (case.path_parameters or {}).items():
-        value = known(name, is_destructive)
-        if value:
-            case.path_parameters[name] = value
-        elif is_destructive and str(generated) in NEEDED:
-            case.path_parameters[name] = unlike(generated)
+        case.path_parameters[name] = known(name, is_destructive) or harmless(generated, is_destructive)
     if case.query and "wait" in case.query:
         case.query["wait"] = MAX_WAIT_SECONDS
     if isinstance(case.body, (dict, list)):

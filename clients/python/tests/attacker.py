@@ -166,11 +166,11 @@ class Victim:
 
 @asynccontextmanager
 async def attacked_person(
-    cluster: DevCluster, attacker: Attacker, name: str, victim: Victim
+    cluster: DevCluster, attacker: Attacker, name: str, victim: Victim, **changes: Any
 ) -> AsyncIterator[TestUser]:
     """A person whose only way to the service is the attacker."""
     behind: Json = {"url": attacker.url, "ssl_context": None, "hooks": victim.hooks}
-    user = await cluster.user(name, **behind)
+    user = await cluster.user(name, **behind, **changes)
     try:
         yield user
     finally:

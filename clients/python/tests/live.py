@@ -11,8 +11,8 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from blindpipe import Agent, AgentOptions, Conversation
-from blindpipe.client import CaughtUp, ClientEvent, MessageEvent
+from blindpipe import Agent, AgentOptions, Client, Conversation, ToolRequest
+from blindpipe.client import CaughtUp, ClientEvent, MessageEvent, ToolRequestEvent
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.hooks import HookCaller
 from blindpipe.transport.http import Call, Http
@@ -67,6 +67,22 @@ async def collect(
     raise AssertionError("the events have ended")
 
 
+async def decide_until_answered(
+    user: TestUser,
+    act: Callable[[], Awaitable[object]],
+    decide: Callable[[ToolRequest], Awaitable[object]],
+) -> list[ClientEvent]:
+    """Acts, and lets a device decide about tool requests until an agent answers."""
+
+    async def enough(events: list[ClientEvent]) -> bool:
+        last = events[-1]
+        if isinstance(last, ToolRequestEvent):
+            await decide(last.request)
+        return any(map(from_agent, events))
+
+    return await collect(user, act, enough)
+
+
 async def answer_to(user: TestUser, act: Callable[[], Awaitable[object]]) -> MessageEvent:
     """The first message of an agent after `act`."""
     events = await collect(user, act, lambda all: any(map(from_agent, all)))
@@ -79,6 +95,18 @@ async def texts(conversation: Conversation) -> list[str]:
     async for message in conversation.history(limit=100):
         found.insert(0, message.fault.reason if message.fault else str(message.text))
     return found
+
+
+async def sign_in(
+    cluster: DevCluster, user: TestUser, device_id: str, *, node: int = 0, **changes: Any
+) -> Client:
+    """Signs in as a person on another device."""
+    return await Client.login(
+        cluster.options(node, device_id=device_id, **changes),
+        email=user.email,
+        password=user.password,
+        turnstile_token="dev-pass",
+    )
 
 
 async def until(look: Callable[[], _T | None], seconds: float = 10) -> _T:
@@ -147,6 +175,6 @@ async def grant(user: TestUser, conversation: Conversation, options: AgentOption
     path = f"/agents/{options.agent_id}/grants/request"
     asked = await http.data(Call("POST", path, body=body))
     await http.close()
-    assert asked["grant_id"] in [each["grant_id"] for each in await user.client.grants()]
+    assert asked["grant_id"] in [each["grant_id"] async for each in user.client.grants()]
     decided = await user.client.decide_grant(asked["grant_id"], "approve")
     assert decided["status"] == "approved"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,11 +23,12 @@ from attacker import (
     flipped,
     is_message,
 )
-from live import MANIFEST, answer_to, collect, from_agent, grant, running, until
+from live import MANIFEST, answer_to, decide_until_answered, grant, running, until
 
-from blindpipe import Agent, CallResult, Context, NewFile
-from blindpipe.client import ClientEvent, ToolRequestEvent
+from blindpipe import Agent, CallResult, Context, NewFile, ToolRequest
+from blindpipe.client import Sensitivity, StoredConsents, Tool
 from blindpipe.e2ee import E2eeError
+from blindpipe.e2ee.consent import Consents
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.socket import Frame
 
@@ -36,13 +39,6 @@ def _asks_for_mails(agent: Agent, results: list[CallResult]) -> None:
         mail = {"to": "team@example.com", "text": ctx.text}
         results.append(await ctx.call("send_email", "notification:send", mail))
         await ctx.reply("done")
-
-
-async def _decide(event: ClientEvent, consents: bool) -> None:
-    if isinstance(event, ToolRequestEvent) and consents:
-        await event.request.execute(lambda _mail: "sent")
-    elif isinstance(event, ToolRequestEvent):
-        await event.request.deny()
 
 
 @pytest.mark.parametrize("how", ["by the state", "by the event", "by another consent"])
@@ -59,17 +55,13 @@ async def test_an_agent_believes_no_consent_that_the_server_made(
             conversation = await ada.client.open_agent(agent.agent_id)
             await grant(ada, conversation, options)
 
-            async def say(text: str, consents: bool) -> None:
-                async def decided(events: list[ClientEvent]) -> bool:
-                    await _decide(events[-1], consents)
-                    return any(map(from_agent, events))
+            async def consent(request: ToolRequest) -> None:
+                await request.execute(lambda _mail: "sent")
 
-                await collect(ada, lambda: conversation.send(text), decided)
-
-            await say("with consent", True)
-            consent = next(f for f in attacker.seen if f.get("event") == "artifact_response")
-            _forge(attacker, how, consent["data"]["payload"])
-            await say("without", False)
+            await decide_until_answered(ada, lambda: conversation.send("with consent"), consent)
+            true = next(f for f in attacker.seen if f.get("event") == "artifact_response")
+            _forge(attacker, how, true["data"]["payload"])
+            await decide_until_answered(ada, lambda: conversation.send("?"), ToolRequest.deny)
     assert [(result.status, result.reason) for result in results] == [
         ("executed", None),
         ("failed", "unproven"),
@@ -95,6 +87,26 @@ def _forge(attacker: Attacker, how: str, other: Json) -> None:
         attacker.on_answer = on_answer
     else:
         attacker.on_frame = on_frame
+
+
+async def test_an_outcome_whose_event_is_dropped_is_read(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpipe.agent.tool_calls.LOOK_INTERVAL_SECONDS", 0.1)
+    ada, results = await cluster.user("ada"), list[CallResult]()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        options = replace(made, url=attacker.url, ssl_context=None)
+        agent = Agent(options)
+        _asks_for_mails(agent, results)
+        attacker.on_frame = lambda f: () if f.get("event") == "artifact_response" else (f,)
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            say = partial(conversation.send, "dropped")
+            await decide_until_answered(ada, say, lambda request: request.execute(lambda _: "sent"))
+    assert [(result.status, result.result) for result in results] == [("executed", "sent")]
+    await ada.client.close()
 
 
 @asynccontextmanager
@@ -145,7 +157,7 @@ async def test_a_device_executes_no_altered_request_and_a_true_one_once(
             return (*altered, frame, again(frame), again(frame))
 
         attacker.on_frame = on_frame
-        await collect(ada, lambda: conversation.send("hello"), _executing(mails))
+        await decide_until_answered(ada, lambda: conversation.send("hello"), _executing(mails))
     assert mails == [{"to": "team@example.com", "text": "hello"}]
     assert victim.faults == [*["bad_ciphertext"] * 4, "clear"]
 
@@ -177,21 +189,90 @@ async def test_a_device_executes_no_request_that_was_held_back(
             tasks.append(asyncio.create_task(late()))
 
         attacker.on_frame, tasks = on_frame, list[asyncio.Task[None]]()
-        await collect(ada, say, _executing(mails))
+        await decide_until_answered(ada, say, _executing(mails))
         await tasks[0]
     assert (len(mails), victim.faults) == (1, ["stale"]), "in time, it would have been"
 
 
-def _executing(mails: list[object]) -> Any:
-    """Executes what is asked, until the agent says that it is done."""
+class _Kept:
+    """A device's store, which outlives its program."""
 
-    async def enough(events: list[ClientEvent]) -> bool:
-        last = events[-1]
-        if isinstance(last, ToolRequestEvent):
-            await last.request.execute(mails.append)
-        return any(map(from_agent, events))
+    def __init__(self) -> None:
+        self.kept = ""
 
-    return enough
+    async def load(self) -> StoredConsents | None:
+        stored: StoredConsents | None = json.loads(self.kept) if self.kept else None
+        return stored
+
+    async def save(self, consents: StoredConsents) -> None:
+        self.kept = json.dumps(consents)
+
+
+async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless(
+    cluster: DevCluster,
+) -> None:
+    victim, decisions, said = Victim(), list[str](), dict[str, Any]()
+    scope, kept = "notification:send", _Kept()
+    tools = {
+        "send_email": Tool(scope, Sensitivity.LOW),
+        "wipe": Tool(scope, Sensitivity.HIGH),
+        "read_files": Tool("files:read", Sensitivity.LOW),
+    }
+    named = [{"name": name, "scope": scope} for name in (*tools, "beep")]
+    manifest = {**MANIFEST, "tools": named}
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        return (changed(frame, **said) if _is_request(frame) else frame,)
+
+    async def decide(request: ToolRequest) -> None:
+        decisions.append(await request.decide())
+        if decisions[-1] == "ask":
+            await request.approve()
+        await request.execute(lambda _: "done")
+        decisions.append(await request.decide())
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim, tools=tools, consents=kept) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=manifest)
+        agent = Agent(options)
+
+        @agent.on("message")
+        async def call(ctx: Context) -> None:
+            result = await ctx.call(ctx.text, scope, {})
+            await ctx.reply(result.status)
+
+        attacker.on_frame = on_frame
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            harmless: Json = {"sensitivity": "low", "prompt_required": False}
+            harmless["silent_devices"] = ["*"]
+            rows = [
+                # The person's approval on this device counts, not the server's grant.
+                ("send_email", harmless, "ask"),
+                ("send_email", harmless, "execute"),
+                # The device's own table says that this one always asks.
+                ("wipe", harmless, "ask"),
+                # The server may raise the harm.
+                ("send_email", {"sensitivity": "high"}, "ask"),
+                # Not with this scope, and no tool of this device.
+                ("read_files", harmless, "unable"),
+                ("beep", harmless, "unable"),
+            ]
+            for tool, lie, _ in rows:
+                said.clear()
+                said.update(lie)
+                await decide_until_answered(ada, partial(conversation.send, tool), decide)
+    assert decisions == [each for *_, wanted in rows for each in (wanted, "repeated")]
+    # What was begun and approved outlives the program.
+    later = Consents.stored(tools, await kept.load()).store()
+    assert (len(later["begun"]), len(later["approved"])) == (len(rows), 1)
+
+
+def _executing(mails: list[object]) -> Callable[[ToolRequest], Awaitable[None]]:
+    return lambda request: request.execute(mails.append)
 
 
 @asynccontextmanager

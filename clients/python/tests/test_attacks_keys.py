@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,9 @@ from attacker import (
     header_of,
     newest,
 )
-from live import answer_to, collect, running, texts, until
+from live import answer_to, collect, running, sign_in, texts, until
 
-from blindpipe import BlindpipeError, Client, Context, KeyUnavailable
+from blindpipe import BlindpipeError, Context, KeyUnavailable
 from blindpipe.client import DeviceKeys
 from blindpipe.e2ee import E2eeError, EpochKey, PrivateKeys, envelope, ids, to_base64, wrap
 from blindpipe.e2ee.envelope import Message as MessagePlace
@@ -181,14 +180,14 @@ async def test_a_person_goes_back_to_no_old_epoch(cluster: DevCluster, ada: Test
     await bobs.rotate()
     await bobs.send("in the second")
     async with attacking(cluster) as attacker:
-        options = replace(
-            cluster.options(device_id="laptop", marks=bob.client.session.marks()),
+        again_here = await sign_in(
+            cluster,
+            bob,
+            "laptop",
             url=attacker.url,
             ssl_context=None,
+            marks=bob.client.session.marks(),
             pins=bob.client.trust.store(),
-        )
-        again_here = await Client.login(
-            options, email=bob.email, password=bob.password, turnstile_token="dev-pass"
         )
         again_here.devices.hold(DeviceKeys(_signer(bob)))
         _back_to(attacker, conversation.id, old)
@@ -225,7 +224,7 @@ async def test_what_a_revoked_device_seals_is_handled_no_more(
         attacked_agent(cluster, attacker, ada.client, victim) as (agent, _),
     ):
         conversation = await ada.client.open_agent(agent.agent_id)
-        phone = await _login(cluster, ada, "phone")
+        phone = await sign_in(cluster, ada, "phone")
         await phone.devices.restore(ada.protection_password)
         on_phone = phone.conversation(conversation.id)
         await on_phone.send("mine")
@@ -253,15 +252,6 @@ async def test_what_a_revoked_device_seals_is_handled_no_more(
     assert (victim.heard, victim.faults) == (["mine"], ["retired_key"])
 
 
-async def _login(
-    cluster: DevCluster, user: TestUser, device_id: str, **changes: Any
-) -> Client:
-    options = replace(cluster.options(device_id=device_id), **changes)
-    return await Client.login(
-        options, email=user.email, password=user.password, turnstile_token="dev-pass"
-    )
-
-
 @pytest.mark.parametrize(
     ("altered", "reason"),
     [
@@ -280,7 +270,7 @@ async def test_an_altered_backup_restores_nothing(
 
     async with attacking(cluster) as attacker:
         attacker.on_answer = on_answer
-        phone = await _login(cluster, ada, "phone", url=attacker.url, ssl_context=None)
+        phone = await sign_in(cluster, ada, "phone", url=attacker.url, ssl_context=None)
         with pytest.raises(E2eeError, match=f"^{reason}$"):
             await phone.devices.restore(ada.protection_password)
         await phone.close()
@@ -309,13 +299,13 @@ async def test_an_old_backup_is_called_old_and_introduces_nobody(
         attacker.on_answer = lambda method, path, data: (
             old if (method, path) == ("GET", "/keys/backup") else data
         )
-        phone = await _login(cluster, ada, "phone", url=attacker.url, ssl_context=None)
+        phone = await sign_in(cluster, ada, "phone", url=attacker.url, ssl_context=None)
         keys = await phone.devices.restore(ada.protection_password)
         assert keys.is_old and introductions == [None]
         # It opens what it can.
         assert await texts(phone.conversation(direct.id)) == ["first contact"]
         await phone.close()
-    honest = await _login(cluster, ada, "tablet")
+    honest = await sign_in(cluster, ada, "tablet")
     assert not (await honest.devices.restore(ada.protection_password)).is_old
     await honest.close()
     await ada.client.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from attacker import (
 )
 from live import ROOT, collect, from_agent, running, texts, until
 
-from blindpipe import Agent, Context
-from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent
+from blindpipe import Agent, Context, ReceivedMessage
+from blindpipe.client import CaughtUp, ClientEvent, DeltaEvent, MessageEvent
 from blindpipe.e2ee.ids import new_ulid
 from blindpipe.e2ee.trust import NoticeKind
 from blindpipe.testing import DevCluster, TestUser
@@ -42,6 +43,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "bad_ciphertext",
     ),
     "its conversation": (lambda _m, other, _u: {"conversation_id": other}, "no_epoch_key"),
+    "its conversation, by none": (
+        lambda _m, _c, _u: {"conversation_id": new_ulid()},
+        "no_epoch_key",
+    ),
     "its id": (lambda _m, _c, _u: {"client_message_id": new_ulid()}, "bad_ciphertext"),
     "what it answers": (lambda _m, _c, _u: {"in_reply_to": new_ulid()}, "bad_ciphertext"),
     "the payload, by clear text": (lambda _m, _c, _u: {"payload": CLEAR}, "clear"),
@@ -244,7 +249,136 @@ async def _settled(conversation: Any) -> list[str]:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("attack", ["swapped", "altered", "late"])
+async def test_nothing_shows_that_a_message_was_dropped_but_what_answers_it(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    """Silence is not protected: neither a fault nor a notice tells of it."""
+    agents, bobs, dropped = Victim(), Victim(), new_ulid()
+    before: list[int] = []
+
+    def drop(frame: Frame) -> Iterable[Frame]:
+        lost = is_message(frame) and frame["data"]["client_message_id"] == dropped
+        return () if lost else (frame,)
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, agents) as (agent, _),
+        attacked_person(cluster, attacker, "bob", bobs) as bob,
+    ):
+        await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.add_agent(agent.agent_id, "all")
+
+        async def lost() -> ReceivedMessage:
+            return [each async for each in group.history() if each.text == "two"][0]
+
+        async def say() -> None:
+            attacker.on_frame = drop
+            await group.send("one")
+            await until(lambda: agents.heard)
+            before.extend((len(agents.notices), len(bobs.notices)))
+            await group.send("two", client_message_id=dropped)
+            await group.send("three", in_reply_to=await lost())
+
+        def has_last(events: list[ClientEvent]) -> bool:
+            return any(isinstance(each, MessageEvent) and each.text == "three" for each in events)
+
+        events = await collect(bob, say, has_last)
+        await until(lambda: "three" in agents.heard)
+        said = [each for each in events if isinstance(each, MessageEvent) and not from_agent(each)]
+        assert [each.text for each in said] == agents.heard == ["one", "three"]
+        assert (len(agents.notices), len(bobs.notices)) == tuple(before)
+        assert not agents.faults and not bobs.faults
+        # The reply to it is the sign: it answers what was not shown.
+        assert [_is_quoted(each.received) for each in said] == [True, False]
+        # A history that drops nothing has it.
+        assert "two" in await texts(bob.client.conversation(group.id))
+
+
+def _is_quoted(received: ReceivedMessage) -> bool:
+    assert received.opened
+    return NoticeKind.NO_QUOTE not in [notice.kind for notice in received.opened.notices]
+
+
+async def test_a_reply_is_quoted_only_if_it_names_what_was_shown(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    exchanged = dict[str, str]()
+
+    def exchange(frame: Frame) -> Iterable[Frame]:
+        if not is_message(frame) or frame["data"].get("in_reply_to"):
+            return (frame,)
+        id = frame["data"]["message_id"]
+        return (changed(frame, message_id=exchanged.get(id, id)),)
+
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "bob", Victim()) as bob,
+    ):
+        direct = await ada.client.open_direct(bob.client.user_id)
+        for text in ("delete?", "keep?", "again?"):
+            await direct.send(text)
+        again_, keep, delete = [each async for each in direct.history()]
+        ids = [each.message["message_id"] for each in (delete, keep)]
+        exchanged.update(zip(ids, reversed(ids), strict=True))
+        attacker.on_frame = exchange
+        shown = list[ReceivedMessage]()
+
+        def enough(events: list[ClientEvent]) -> bool:
+            shown[:] = [each.received for each in events if isinstance(each, MessageEvent)]
+            return len(shown) == 3
+
+        async def reply() -> None:
+            own = await bob.client.conversation(direct.id).send("mine")
+            mine = await anext(aiter(direct.history()))
+            assert mine.message["message_id"] == own["message_id"]
+            for answered in (keep, again_, mine):
+                await direct.send("yes", in_reply_to=answered)
+
+        await _collect_all(bob, reply, enough)
+        assert [_is_quoted(each) for each in shown] == [False, True, True]
+        # The history shows them as they are, and a page knows what its replies answer.
+        fresh = [each async for each in bob.client.conversation(direct.id).history()]
+        assert [each.text for each in fresh[:3]] == ["yes"] * 3
+
+
+async def _collect_all(
+    user: TestUser,
+    act: Callable[[], Awaitable[object]],
+    enough: Callable[[list[ClientEvent]], bool],
+) -> None:
+    """The replies after `act`; what came before is shown first."""
+    events, acted = list[ClientEvent](), False
+    async with aclosing(user.client.events()) as coming:
+        async for event in coming:
+            if acted and isinstance(event, MessageEvent):
+                if event.received.message.get("in_reply_to"):
+                    events.append(event)
+                if enough(events):
+                    return
+            elif isinstance(event, CaughtUp):
+                acted = True
+                await act()
+
+
+async def test_an_agent_that_takes_clear_text_takes_none_where_anything_was_encrypted(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, victim, plaintext="allow") as (agent, _),
+    ):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        await conversation.send("encrypted")
+        await until(lambda: victim.heard)
+        attacker.on_frame = lambda f: (changed(f, payload=CLEAR) if is_message(f) else f,)
+        await conversation.send("true")
+        await until(lambda: victim.faults)
+    assert (victim.heard, victim.faults) == (["encrypted"], ["clear"])
+
+
+@pytest.mark.parametrize("attack", ["swapped", "altered", "late", "again"])
 async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
     cluster: DevCluster, attack: str
 ) -> None:
@@ -260,7 +394,9 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
                 return ({**frame, "n": frame["n"] + 1},)
             if attack == "altered":
                 return ({**frame, "data": flipped({"ciphertext": frame["data"]})["ciphertext"]},)
-            return ()
+            # The second piece first, then each of them, then the second once more.
+            is_again = attack == "again" and len(pieces) == 2
+            return (pieces[1], *pieces, pieces[1]) if is_again else ()
         if is_message(frame) and frame["data"]["sender"]["type"] == "agent":
             message.append(frame)
             # After the message, its pieces show nothing.
@@ -290,7 +426,10 @@ async def test_pieces_of_a_stream_are_shown_in_their_places_or_not_at_all(
                 ada, lambda: conversation.send("?"), lambda all: sum(map(from_agent, all)) == 2
             )
     assert len(pieces) >= 2
-    assert not [event for event in events if isinstance(event, DeltaEvent)]
+    deltas = [event.n for event in events if isinstance(event, DeltaEvent)]
+    assert deltas == ([1] if attack == "again" else [])
+    is_refused = attack in ("swapped", "altered")
+    assert victim.faults == (["bad_ciphertext"] * len(pieces) if is_refused else [])
     said = [each.text for each in events if isinstance(each, MessageEvent) and from_agent(each)]
     assert said == ["one two three", "that was all"]
 

@@ -16,6 +16,7 @@ from live import texts
 from mortal import MortalLoop
 
 from blindpipe import Agent, AgentOptions, Context, Conversation, Hooks
+from blindpipe.agent.inbox import Inbox
 from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster
 from blindpipe.transport.http import Call, Http, RawAnswer
@@ -150,8 +151,15 @@ async def _check(options: AgentOptions) -> None:
 
 
 async def test_a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_letter(
-    cluster: DevCluster,
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waits: list[float] = []
+
+    async def stops_within(_inbox: Inbox, seconds: float) -> bool:
+        waits.append(seconds)
+        return False
+
+    monkeypatch.setattr(Inbox, "_stops_within", stops_within)
     ada = await cluster.user("ada")
     options = await cluster.agent("failing", ada.client)
     dead: list[str] = []
@@ -161,7 +169,7 @@ async def test_a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_lett
         dead.append(f"{event} {type(error).__name__}")
 
     hooks: Hooks = {"dead_letter": on_dead}
-    agent = Agent(replace(options, retry_delays=(0.001, 0.001), hooks=hooks))
+    agent = Agent(replace(options, hooks=hooks))
 
     @agent.on("message")
     async def fail(ctx: Context) -> None:
@@ -176,7 +184,7 @@ async def test_a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_lett
     await conversation.send("bad")
     await conversation.send("good")
     await agent.serve()
-    assert tries == ["bad", "bad", "bad", "good"]
+    assert tries == [*["bad"] * 5, "good"] and waits == [1, 5, 25, 125]
     assert dead == ["message.created ValueError"]
     await ada.client.close()
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 from blindpipe.agent.dispatcher import Dispatcher
+from blindpipe.transport.acks import Acks
 from blindpipe.core.types import Event
 
 
@@ -20,6 +21,31 @@ def event(seq: int, conversation: str | None = None) -> Event:
         "data": {},
     }
     return made | {"conversation_id": conversation} if conversation else made
+
+
+async def test_acknowledgements_are_few_and_each_says_all_before_it() -> None:
+    sent, is_open = list[tuple[float, str]](), False
+    loop = asyncio.get_running_loop()
+
+    def send(cursor: str) -> bool:
+        if is_open:
+            sent.append((loop.time(), cursor))
+        return is_open
+
+    acks, begun = Acks(send), loop.time()
+    acks.note("1-1")
+    await asyncio.sleep(0.25)
+    # Without a connection it waits, and goes with the next one.
+    is_open = True
+    acks.flush()
+    for number in range(2, 40):
+        acks.note(f"1-{number}")
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.25)
+    times = [time for time, _ in sent]
+    assert sent[0][1] == "1-1" and times[0] - begun > 0.2 and sent[-1][1] == "1-39"
+    assert len(sent) <= 4
+    assert all(later - earlier > 0.19 for earlier, later in zip(times[1:], times[2:], strict=False))
 
 
 def _number(cursor: str) -> int:

@@ -9,6 +9,7 @@ from live import (
     MANIFEST,
     answer_to,
     collect,
+    decide_until_answered,
     environment,
     example,
     from_agent,
@@ -16,8 +17,8 @@ from live import (
     process,
 )
 
-from blindpipe import AgentOptions, Conversation
-from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent, ToolRequestEvent
+from blindpipe import AgentOptions, Conversation, ToolRequest
+from blindpipe.client import DeltaEvent, MessageEvent
 from blindpipe.testing import DevCluster, TestUser
 
 
@@ -58,29 +59,23 @@ async def test_approval_asks_a_device_which_executes_once_and_signs(
     ada = await cluster.user("ada")
     mails: list[object] = []
 
-    async def enough(events: list[ClientEvent]) -> bool:
-        last = events[-1]
-        if isinstance(last, ToolRequestEvent):
-            assert last.request.arguments == {"to": "team@example.com", "text": "hello"}
-            assert last.request.prompt == "Send this to the team?"
-            await last.request.execute(mails.append)
-            await last.request.execute(mails.append)
-        return any(map(from_agent, events))
+    async def consent(request: ToolRequest) -> None:
+        assert request.arguments == {"to": "team@example.com", "text": "hello"}
+        assert request.prompt == "Send this to the team?"
+        await request.execute(mails.append)
+        await request.execute(mails.append)
 
     async with example_runs("approval", cluster, ada) as (conversation, options):
         await grant(ada, conversation, options)
-        events = await collect(ada, lambda: conversation.send("hello"), enough)
+        events = await decide_until_answered(ada, lambda: conversation.send("hello"), consent)
         answer = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
         assert answer.text == "Sent."
         assert len(mails) == 1
 
-        async def deny(events: list[ClientEvent]) -> bool:
-            last = events[-1]
-            if isinstance(last, ToolRequestEvent):
-                await last.request.deny("not_today")
-            return any(map(from_agent, events))
+        async def deny(request: ToolRequest) -> None:
+            await request.deny("not_today")
 
-        events = await collect(ada, lambda: conversation.send("again"), deny)
+        events = await decide_until_answered(ada, lambda: conversation.send("again"), deny)
         answer = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
         assert answer.text == "Not sent: not_today."
     await ada.client.close()

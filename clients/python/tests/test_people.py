@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 
 import pytest
-from live import answer_to, collect, running, texts
+from live import answer_to, collect, running, sign_in, texts, until
 
-from blindpipe import Agent, BlindpipeError, Client, Context, KeyUnavailable, NewFile
+from blindpipe import Agent, BlindpipeError, Context, KeyUnavailable, NewFile
 from blindpipe.client import MessageEvent
 from blindpipe.e2ee import E2eeError, ids
 from blindpipe.e2ee.trust import NoticeKind
@@ -39,10 +40,7 @@ async def test_another_device_restores_the_keys_and_reads_everything(
 ) -> None:
     conversation = await ada.client.open_direct(bob.client.user_id)
     await conversation.send("for the history")
-    options = cluster.options(1, device_id="phone")
-    phone = await Client.login(
-        options, email=ada.email, password=ada.password, turnstile_token="dev-pass"
-    )
+    phone = await sign_in(cluster, ada, "phone", node=1)
     with pytest.raises(E2eeError, match="wrong_key"):
         await phone.devices.restore("another password")
     await phone.devices.restore(ada.protection_password)
@@ -102,9 +100,74 @@ async def test_a_removed_member_gets_no_secret_of_what_follows(
     await group.remove_member(eve.client.user_id)
     await group.send("without Eve")
     entry = await ada.client.session.load(group.id)
-    assert entry.room.newest and entry.room.newest.epoch > before + 1
+    assert entry.room.newest and entry.room.newest.epoch == before + 1, "at once, and only then"
     assert [each.principal for each in entry.recipients] == [ada.client.me]
     await eve.client.close()
+
+
+async def test_a_device_that_is_revoked_gets_no_secret_of_what_follows_at_once(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    ada = await cluster.user("ada", device_id="laptop")
+    conversation = await ada.client.open_direct(bob.client.user_id)
+    phone = await sign_in(cluster, ada, "lost-phone", node=1)
+    lost = await phone.devices.restore(ada.protection_password)
+    await conversation.send("both read this")
+    before = (await conversation.info())["epoch"]
+    await ada.client.devices.revoke("lost-phone")
+    after = await conversation.info()
+    assert after["epoch"] == before + 1, "before anything was sent"
+    assert not after["rotation_required"]
+    entry = await ada.client.session.load(conversation.id)
+    given = [key.public_key for each in entry.recipients for key in each.keys]
+    assert lost.signer.public.public_key not in given
+    await conversation.send("the lost phone does not")
+    assert await texts(bob.client.conversation(conversation.id)) == [
+        "both read this",
+        "the lost phone does not",
+    ]
+    await phone.close()
+    await ada.client.close()
+
+
+async def test_after_ten_thousand_messages_the_next_send_has_a_fresh_secret(
+    ada: TestUser, bob: TestUser
+) -> None:
+    conversation = await ada.client.open_direct(bob.client.user_id)
+    await conversation.send("the first")
+    entry = await ada.client.session.load(conversation.id)
+    before = entry.room.server.epoch
+    entry.room.server.messages = 9_999
+    await conversation.send("the last of its secret")
+    assert entry.room.server.epoch == before
+    await conversation.send("under a fresh one")
+    assert (entry.room.server.epoch, entry.room.server.messages) == (before + 1, 1)
+
+
+async def test_a_stream_of_an_addressed_agent_reaches_another_one(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    writer = Agent(await cluster.agent("writer", ada.client))
+    reader = Agent(await cluster.agent("reader", ada.client))
+    heard: list[str] = []
+    reader.on("message", lambda ctx: heard.append(ctx.text))
+
+    @writer.on("message")
+    async def write(ctx: Context) -> None:
+        async with ctx.stream(to=[reader.agent_id]) as out:
+            for word in ("for ", "you"):
+                out.write(word)
+                await asyncio.sleep(0.1)
+
+    async with running(writer), running(reader):
+        await ada.client.open_agent(writer.agent_id)
+        await ada.client.open_agent(reader.agent_id)
+        group = await ada.client.open_group([])
+        await group.add_agent(writer.agent_id, "all")
+        await group.add_agent(reader.agent_id)
+        await group.send("to the writer")
+        await until(lambda: heard)
+    assert heard == ["for you"]
 
 
 async def test_files_are_sealed_before_they_leave(cluster: DevCluster, ada: TestUser) -> None:

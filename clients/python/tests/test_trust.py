@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
-from blindpipe import Agent, Client, Context
-from blindpipe.client import DeviceKeys
+from blindpipe import Agent, Context
+from blindpipe.client import CaughtUp, DeviceKeys
 from blindpipe.e2ee.trust import NoticeKind
 from blindpipe.testing import DevCluster, TestUser
-from live import answer_to, running, until
-
-
-async def _sign_in(cluster: DevCluster, user: TestUser, device_id: str) -> Client:
-    return await Client.login(
-        cluster.options(device_id=device_id),
-        email=user.email,
-        password=user.password,
-        turnstile_token="dev-pass",
-    )
+from live import answer_to, running, sign_in, until
 
 
 async def test_a_device_that_nobody_introduced_waits_for_a_tap(
@@ -52,12 +45,28 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
         assert (await anext(aiter(bobs.history()))).text == "before"
 
         # The server, or a thief of the password, could make such a device.
-        stranger = await _sign_in(cluster, ada, "stranger")
+        stranger = await sign_in(cluster, ada, "stranger")
         keys = await stranger.devices.create("another protection password")
         key_id = keys.signer.key_id.hex()
         await stranger.conversation(conversation.id).send("from a stranger")
         assert await until(lambda: reasons) == ["unknown_sender_key"]
         assert ("waiting_key", key_id) in changed
+        # Ada's other devices say so at every start.
+        alarms: list[str | None] = []
+
+        def alarm(type: str, principal_id: str, key_id: str | None) -> None:
+            if type == "own_list_key":
+                alarms.append(key_id)
+
+        phone = await sign_in(cluster, ada, "phone", hooks={"key_changed": alarm})
+        await phone.devices.restore(ada.protection_password)
+        async with aclosing(phone.events()) as events:
+            async for event in events:
+                if isinstance(event, CaughtUp):
+                    break
+        await phone.close()
+        assert key_id in alarms
+
         await stranger.conversation(with_bob.id).send("from a stranger")
         shown = await anext(aiter(bobs.history()))
         assert shown.opened and not shown.opened.sender.authentic
@@ -77,17 +86,17 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
 
 
 async def test_a_device_goes_on_with_what_it_kept(cluster: DevCluster, bob: TestUser) -> None:
-    ada = await cluster.user("ada", device_id="laptop")
+    learned: list[None] = []
+    ada = await cluster.user("ada", device_id="laptop", on_learned=lambda: learned.append(None))
     conversation = await ada.client.open_direct(bob.client.user_id)
     await conversation.send("kept")
+    assert learned, "there was something to keep"
     signer = ada.client.session.options.signer
     assert signer
     keys, marks = DeviceKeys(signer), ada.client.session.marks()
-    options = cluster.options(1, device_id="laptop", pins=ada.client.trust.store(), marks=marks)
+    pins = ada.client.trust.store()
     await ada.client.close()
-    again = await Client.login(
-        options, email=ada.email, password=ada.password, turnstile_token="dev-pass"
-    )
+    again = await sign_in(cluster, ada, "laptop", node=1, pins=pins, marks=marks)
     again.devices.hold(keys)
     kept = again.conversation(conversation.id)
     assert (await anext(aiter(kept.history()))).text == "kept"

@@ -42,7 +42,7 @@ async function crypto() {
     [1, 2].map(() => e2ee.importKeys(e2ee.generatePrivateKeys())),
   );
   const raw = e2ee.newSecret();
-  const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, 1);
+  const secret = await e2ee.EpochKey.ofEpoch(raw, conversation, 1);
   const sender = { type: "user", id: e2ee.newUlid() };
   const place = { kind: e2ee.Kind.message, clientMessageId: e2ee.newUlid() };
   const content = { type: "text", text: "x".repeat(200) };
@@ -71,7 +71,7 @@ async function crypto() {
 }
 
 async function fill(person, agentId, count) {
-  const conversation = await person.client.open({ type: "agent", agent_id: agentId });
+  const conversation = await person.client.openAgent(agentId);
   for (let number = 0; number < count; number++) await conversation.send(text(number));
 }
 

@@ -32,6 +32,8 @@ const ALONE = new Set([
   "generated",
   "dispatcher",
   "webcrypto",
+  "types",
+  "reconnects",
   "browser",
 ]);
 

@@ -8,7 +8,8 @@ export interface Hooks {
   rate_limited(details: { scope: string; wait_ms: number }): void;
   undecryptable(details: {
     reason: string;
-    event_id: string;
+    /** Null for a piece of a stream. */
+    event_id: string | null;
     conversation_id: string | null;
   }): void;
   key_changed(details: { type: string; principal_id: string; key_id: string | null }): void;

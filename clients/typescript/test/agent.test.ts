@@ -17,7 +17,7 @@ before(async () => {
 after(() => cluster?.stop());
 
 async function talk(options: AgentOptions): Promise<Conversation> {
-  return ada.client.open({ type: "agent", agent_id: options.agentId });
+  return ada.client.openAgent(options.agentId);
 }
 
 test("an echo is encrypted both ways", async () => {

@@ -1,19 +1,23 @@
 // An active server consents in a person's name, and alters, replays and delays tool requests.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import type { AgentOptions, CallResult, Context } from "@blindpipe/client/agent";
+import type { CallResult, Context } from "@blindpipe/client/agent";
 import { Agent } from "@blindpipe/client/agent";
-import type { ClientEvent } from "@blindpipe/client";
+import type { ConsentStore, ToolRequest } from "@blindpipe/client";
+import type { StoredConsents } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Victim, attackedAgent, attackedPerson, changed, flipped } from "./attacks.js";
-import type { Value } from "./proxy.js";
-import { asAgent, collect, fromAgent, running, until } from "./support.js";
-
-const SCOPE = "notification:send";
-const MANIFEST = {
-  tools: [{ name: "send_email", scope: SCOPE }],
-  permission_scopes: [{ scope: SCOPE, sensitivity: "low" }],
-};
+import type { Proxy, Value } from "./proxy.js";
+import {
+  MANIFEST,
+  SCOPE,
+  collect,
+  decideUntilAnswered,
+  fromAgent,
+  grant,
+  running,
+  until,
+} from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -25,18 +29,17 @@ before(async () => {
 
 after(() => cluster?.stop());
 
-async function grant(options: AgentOptions, user: TestUser, conversationId: string): Promise<void> {
-  const path = `/agents/${options.agentId}/grants/request`;
-  const asked = await asAgent(options, "POST", path, {
-    conversation_id: conversationId,
-    scopes: [SCOPE],
-  });
-  const { data } = (await asked.json()) as { data: { grant_id: string } };
-  await user.client.decideGrant(data.grant_id, "approve");
-}
-
 function ask(ctx: Context): Promise<CallResult> {
   return ctx.call({ tool: "send_email", scope: SCOPE, arguments: { text: ctx.text } });
+}
+
+/** Asks for a mail at each message, and notes what became of it. */
+function asking(results: CallResult[]): (ctx: Context) => Promise<void> {
+  return async (ctx) => {
+    if (ctx.event.event !== "message.created") return;
+    results.push(await ask(ctx));
+    await ctx.reply("done");
+  };
 }
 
 test("a denial that the server turns into consent is believed as none", async () => {
@@ -46,8 +49,8 @@ test("a denial that the server turns into consent is believed as none", async ()
     cluster,
     ada,
     async ({ proxy, options }) => {
-      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
-      await grant(options, ada, conversation.id);
+      const conversation = await ada.client.openAgent(options.agentId);
+      await grant(options, ada, conversation);
       const lies: readonly ((outcome: Value) => Value)[] = [
         // The device's own envelope, under another status.
         (outcome) => ({ ...outcome, status: "executed", reason: null }),
@@ -72,15 +75,8 @@ test("a denial that the server turns into consent is believed as none", async ()
           return isState ? { status, body: { data: lie(body.data) } } : undefined;
         };
         const before = results.length;
-        await collect(
-          ada,
-          () => conversation.send("please"),
-          async (all) => {
-            const last = all.at(-1)!;
-            if (last.type === "tool_request") await last.request.deny();
-            return all.some(fromAgent);
-          },
-        );
+        const say = (): Promise<unknown> => conversation.send("please");
+        await decideUntilAnswered(ada, say, (request) => request.deny());
         await until(() => results.length > before);
         assert.deepEqual(results.at(-1), {
           status: "failed",
@@ -91,12 +87,29 @@ test("a denial that the server turns into consent is believed as none", async ()
       }
     },
     {},
-    (agent) =>
-      agent.use(async (ctx) => {
-        if (ctx.event.event !== "message.created") return;
-        results.push(await ask(ctx));
-        await ctx.reply("done");
-      }),
+    (agent) => agent.use(asking(results)),
+    MANIFEST,
+  );
+});
+
+test("an outcome whose event is dropped is read", async () => {
+  const results: CallResult[] = [];
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, options }) => {
+      const conversation = await ada.client.openAgent(options.agentId);
+      await grant(options, ada, conversation);
+      proxy.onFrame = (frame) => (frame.event === "artifact_response" ? [] : [frame]);
+      const say = (): Promise<unknown> => conversation.send("please");
+      await decideUntilAnswered(ada, say, (request) => request.execute(() => "sent"));
+      assert.deepEqual(
+        results.map(({ status, result }) => [status, result]),
+        [["executed", "sent"]],
+      );
+    },
+    {},
+    (agent) => agent.use(asking(results)),
     MANIFEST,
   );
 });
@@ -119,8 +132,8 @@ test("a device takes no request that was altered, moved or made by the server", 
       [() => ({ payload: { type: "tool_call", arguments: { text: "forged" } } }), "clear"],
     ];
     await running(agent, async () => {
-      const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
-      await grant(options, user, conversation.id);
+      const conversation = await user.client.openAgent(options.agentId);
+      await grant(options, user, conversation);
       for (const [change, reason] of rows) {
         proxy.onFrame = (frame) => [
           frame.event === "artifact_request" ? changed(frame, change(frame.data)) : frame,
@@ -152,21 +165,13 @@ test("a request that comes again runs once, and one that is held back is stale",
       held = frame;
       return [frame, frame, frame];
     };
-    const run = async (all: ClientEvent[]): Promise<void> => {
-      const last = all.at(-1)!;
-      if (last.type === "tool_request") await last.request.execute((mail) => mails.push(mail));
-    };
+    const run = (request: ToolRequest): Promise<void> =>
+      request.execute((mail) => mails.push(mail));
     await running(agent, async () => {
-      const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
-      await grant(options, user, conversation.id);
-      await collect(
-        user,
-        () => conversation.send("please"),
-        async (all) => {
-          await run(all);
-          return all.some(fromAgent);
-        },
-      );
+      const conversation = await user.client.openAgent(options.agentId);
+      await grant(options, user, conversation);
+      const say = (): Promise<unknown> => conversation.send("please");
+      await decideUntilAnswered(user, say, run);
       assert.deepEqual(mails, [{ text: "please" }]);
     });
     // Six minutes later the server delivers it once more.
@@ -180,8 +185,9 @@ test("a request that comes again runs once, and one that is held back is stale",
           proxy.say({ type: "caught_up" });
         },
         async (all) => {
-          await run(all);
-          return all.some(({ type }) => type === "caught_up");
+          const last = all.at(-1)!;
+          if (last.type === "tool_request") await run(last.request);
+          return last.type === "caught_up";
         },
       );
     } finally {
@@ -190,6 +196,62 @@ test("a request that comes again runs once, and one that is held back is stale",
     assert.deepEqual(victim.faults, ["stale"]);
     assert.equal(mails.length, 1);
   });
+});
+
+test("a device asks by its own table, whatever the server calls harmless", async () => {
+  let stored: StoredConsents | null = null;
+  const consents: ConsentStore = {
+    load: async () => stored,
+    save: async (state) => void (stored = structuredClone(state)),
+  };
+  const tools = {
+    send_email: { scope: SCOPE, sensitivity: "low" },
+    wipe: { scope: SCOPE, sensitivity: "high" },
+    read_files: { scope: "files:read", sensitivity: "low" },
+  } as const;
+  const named = [...Object.keys(tools), "beep"].map((name) => ({ name, scope: SCOPE }));
+  const harmless = { sensitivity: "low", prompt_required: false, silent_devices: ["*"] };
+  const rows: readonly [tool: string, lie: object, decision: string][] = [
+    // The person's approval on this device counts, not the server's grant.
+    ["send_email", harmless, "ask"],
+    ["send_email", harmless, "execute"],
+    // The device's own table says that this one always asks.
+    ["wipe", harmless, "ask"],
+    // The server may raise the harm.
+    ["send_email", { sensitivity: "high" }, "ask"],
+    // Not with this scope, and no tool of this device.
+    ["read_files", harmless, "unable"],
+    ["beep", harmless, "unable"],
+  ];
+  const during = async ({ proxy, user }: { proxy: Proxy; user: TestUser }): Promise<void> => {
+    const options = await cluster.agent("asker", user.client, { ...MANIFEST, tools: named });
+    const agent = new Agent(options).on("message", async (ctx) => {
+      const { status } = await ctx.call({ tool: ctx.text, scope: SCOPE, arguments: {} });
+      await ctx.reply(status);
+    });
+    await running(agent, async () => {
+      const conversation = await user.client.openAgent(options.agentId);
+      await grant(options, user, conversation);
+      for (const [tool, lie, decision] of rows) {
+        proxy.onFrame = (frame) => [
+          frame.event === "artifact_request" ? changed(frame, lie) : frame,
+        ];
+        const decisions: string[] = [];
+        const say = (): Promise<unknown> => conversation.send(tool);
+        await decideUntilAnswered(user, say, async (request) => {
+          decisions.push(await request.decide());
+          if (decisions[0] === "ask") await request.approve();
+          await request.execute(() => "done");
+          decisions.push(await request.decide());
+        });
+        assert.deepEqual(decisions, [decision, "repeated"], tool);
+      }
+    });
+  };
+  await attackedPerson(cluster, during, { tools, consents });
+  // What was begun and approved outlives the program.
+  const { begun, approved } = stored as unknown as StoredConsents;
+  assert.deepEqual([begun.length, Object.keys(approved).length], [rows.length, 1]);
 });
 
 test("an answer counts for its own question, by those who were asked", async () => {
@@ -207,9 +269,9 @@ test("an answer counts for its own question, by those who were asked", async () 
       answers.push([ctx.answer.state["number"], ctx.answer.choice ?? ctx.answer.text]);
       await ctx.reply("noted");
     });
-  await ada.client.open({ type: "agent", agent_id: options.agentId });
+  await ada.client.openAgent(options.agentId);
   const member_ids = [bob.client.account.userId];
-  const group = await ada.client.open({ type: "group", title: "quiz", member_ids });
+  const group = await ada.client.openGroup(member_ids, { title: "quiz" });
   await group.addAgent(options.agentId, "all");
   await running(agent, async () => {
     const events = await collect(

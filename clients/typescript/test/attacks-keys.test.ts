@@ -2,10 +2,10 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { AgentOptions } from "@blindpipe/client/agent";
-import { Client, type DeviceKeys } from "@blindpipe/client";
+import type { DeviceKeys } from "@blindpipe/client";
 import * as e2ee from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { Victim, attackedAgent, attackedPerson, changed, shown } from "./attacks.js";
+import { attackedAgent, attackedPerson, changed, shown, signInBehind } from "./attacks.js";
 import { Proxy, type Request, type Value } from "./proxy.js";
 import { answerTo, collect, texts, until } from "./support.js";
 
@@ -78,7 +78,7 @@ test("a recipient who is no member as shown is given nothing, and that is said",
       (recipients) => recipients.push(member),
       ({ principal_id }) => principal_id === idOf(eve),
     );
-    const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
+    const conversation = await user.client.openDirect(idOf(bob));
     await conversation.send("for Bob");
     assert.deepEqual(
       wraps.map(({ wrapped_key }) => wrapped_key),
@@ -93,7 +93,7 @@ test("a member who is put in is named before anything is sealed for the new one"
   const { shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const member_ids = [idOf(bob)];
-    const group = await user.client.open({ type: "group", title: "small", member_ids });
+    const group = await user.client.openGroup(member_ids, { title: "small" });
     await group.send("before");
     const member = {
       principal_type: "user",
@@ -132,7 +132,7 @@ test("a member who is put in is named before anything is sealed for the new one"
 test("a device that is put into a known list is given nothing and not believed", async () => {
   const { keys, shown: device } = await ownDevice();
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
-    const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
+    const conversation = await user.client.openDirect(idOf(bob));
     await conversation.send("first");
     const wraps = inject(
       proxy,
@@ -178,11 +178,11 @@ async function announce(
   epoch: number,
   by: TestUser,
   rotatorKeys: e2ee.KeyPair,
-): Promise<e2ee.EpochSecret> {
+): Promise<e2ee.EpochKey> {
   const raw = e2ee.newSecret();
   const conversation = e2ee.idBytes(conversationId);
-  const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, epoch);
-  const [seed] = e2ee.AgentSeed.parseList(String(options.key));
+  const secret = await e2ee.EpochKey.ofEpoch(raw, conversation, epoch);
+  const [seed] = e2ee.AgentKey.parseAll(String(options.key));
   const wrapped_key = await e2ee.sealWrap({
     kind: 1,
     secret: raw,
@@ -211,7 +211,7 @@ async function announce(
 test("an epoch of the server's own making seals nothing", async () => {
   const { keys } = await ownDevice();
   await attackedAgent(cluster, ada, async ({ proxy, options }) => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await answerTo(ada, () => conversation.send("one"));
     // In Ada's name, under a key that the server has made.
     const made = await announce(proxy, options, conversation.id, 9, ada, keys);
@@ -225,7 +225,7 @@ test("an epoch of the server's own making seals nothing", async () => {
 test("an epoch whose event is dropped is read when it is needed", async () => {
   await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
     proxy.onFrame = (frame) => (frame.event === "key.rotated" ? [] : [frame]);
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await answerTo(ada, () => conversation.send("one"));
     await conversation.rotate();
     const answer = await answerTo(ada, () => conversation.send("two"));
@@ -244,9 +244,9 @@ test("an epoch by somebody who has left seals nothing: the agent waits for anoth
     proxy: Proxy;
     options: AgentOptions;
   }): Promise<void> => {
-    await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await ada.client.openAgent(options.agentId);
     const member_ids = [idOf(eve)];
-    const group = await ada.client.open({ type: "group", title: "with Eve", member_ids });
+    const group = await ada.client.openGroup(member_ids, { title: "with Eve" });
     await group.addAgent(options.agentId, "all");
     await answerTo(ada, () => group.send("one"));
     await group.removeMember(idOf(eve));
@@ -262,19 +262,6 @@ test("an epoch by somebody who has left seals nothing: the agent waits for anoth
   await attackedAgent(cluster, ada, during, { hooks });
 });
 
-/** Signs in again on a kept device, behind the attacker. */
-async function signIn(
-  user: TestUser,
-  proxy: Proxy,
-  deviceId: string,
-  options: object = {},
-): Promise<{ client: Client; victim: Victim }> {
-  const victim = new Victim();
-  const { email, password } = user;
-  const own = { url: proxy.url, turnstileToken: "dev-pass", deviceId, hooks: victim.hooks };
-  return { client: await Client.login({ email, password, ...own, ...options }), victim };
-}
-
 function kept({ client }: TestUser): DeviceKeys {
   const { signer, opening } = client.session.options;
   return { signer: signer!, opening };
@@ -283,7 +270,7 @@ function kept({ client }: TestUser): DeviceKeys {
 test("a secret of before seals nothing more, whatever the server calls current", async () => {
   const proxy = await Proxy.start(cluster.nodes[0]!);
   const user = await cluster.user("carol", { deviceId: "laptop" });
-  const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
+  const conversation = await user.client.openDirect(idOf(bob));
   await conversation.send("in epoch 1");
   const path = `/keys/groups/${conversation.id}`;
   const old = await user.client.account.http.data<Value>({ method: "GET", path });
@@ -299,7 +286,10 @@ test("a secret of before seals nothing more, whatever the server calls current",
     if (asked !== `/conversations/${conversation.id}`) return undefined;
     return { status, body: { data: { ...body.data, epoch: 1, rotation_required: false } } };
   };
-  const { client } = await signIn(user, proxy, "laptop", { marks, pins: user.client.pins.store() });
+  const { client } = await signInBehind(user, proxy, "laptop", {
+    marks,
+    pins: user.client.trust.store(),
+  });
   client.devices.hold(kept(user));
   await assert.rejects(client.conversation(conversation.id).send("under no secret of before"));
   assert.deepEqual(proxy.requests.filter(isSent), []);
@@ -316,7 +306,7 @@ test("an agent stays in the newest epoch or waits, whatever the server calls cur
     proxy: Proxy;
     options: AgentOptions;
   }): Promise<void> => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await answerTo(ada, () => conversation.send("in epoch 1"));
     const { http } = ada.client.account;
     const path = `/keys/groups/${conversation.id}`;
@@ -357,7 +347,7 @@ test("an agent stays in the newest epoch or waits, whatever the server calls cur
 test("a message under a key that has left is refused when it comes live", async () => {
   const user = await cluster.user("gina", { deviceId: "laptop" });
   await attackedPerson(cluster, async ({ proxy, victim, user: person }) => {
-    const conversation = await user.client.open({ type: "direct", user_id: idOf(person) });
+    const conversation = await user.client.openDirect(idOf(person));
     await conversation.send("first");
     const shownToHim = person.client.conversation(conversation.id);
     assert.deepEqual(await texts(shownToHim), ["first"]);
@@ -389,7 +379,7 @@ test("a message under a key that has left is refused when it comes live", async 
 
 test("an epoch that the server numbers otherwise is an error, and nothing is sent", async () => {
   await attackedPerson(cluster, async ({ proxy, user }) => {
-    const conversation = await user.client.open({ type: "direct", user_id: idOf(bob) });
+    const conversation = await user.client.openDirect(idOf(bob));
     proxy.onAnswer = ({ path }, { status, body }) => {
       if (!path.endsWith("/rotate")) return undefined;
       return { status, body: { data: { ...body.data, epoch: body.data.epoch + 1 } } };
@@ -411,11 +401,11 @@ test("nobody is led to clear text: neither at first nor after anything was encry
         return { status, body: { data: { ...body.data, epoch: 0 } } };
       };
     };
-    const encrypted = await user.client.open({ type: "direct", user_id: idOf(bob) });
+    const encrypted = await user.client.openDirect(idOf(bob));
     await encrypted.send("encrypted");
     lie();
     // Somebody new, of whom the server says that they speak no bp1: the person is asked.
-    const fresh = await user.client.open({ type: "direct", user_id: idOf(eve) });
+    const fresh = await user.client.openDirect(idOf(eve));
     await assert.rejects(fresh.send("never"), { name: "KeyUnavailable" });
     // Where anything was encrypted, not even the person's choice goes back.
     user.client.session.forget(encrypted.id);
@@ -426,55 +416,6 @@ test("nobody is led to clear text: neither at first nor after anything was encry
   });
 });
 
-test("an old backup is said to be old, and what it introduces waits", async () => {
-  const user = await cluster.user("dora", { deviceId: "laptop" });
-  const conversation = await bob.client.open({ type: "direct", user_id: idOf(user) });
-  await conversation.send("to Dora's first key");
-  const { http } = user.client.account;
-  const old = await http.data<Value>({ method: "GET", path: "/keys/backup" });
-  // New keys on the device: the first ones are retired.
-  await user.client.devices.create(user.protectionPassword);
-  bob.client.session.forget(conversation.id);
-  await conversation.send("to Dora's second key");
-
-  const proxy = await Proxy.start(cluster.nodes[0]!);
-  proxy.onAnswer = ({ method, path }, { status }) =>
-    method === "GET" && path === "/keys/backup" ? { status, body: { data: old } } : undefined;
-  const { client, victim } = await signIn(user, proxy, "phone");
-  await client.devices.restore(user.protectionPassword);
-  assert.deepEqual(victim.told("old_backup"), [idOf(user)]);
-  const onPhone = client.conversation(conversation.id);
-  assert.equal((await texts(onPhone))[0], "to Dora's first key");
-  await onPhone.send("from the phone");
-  bob.client.session.forget(conversation.id);
-  const { value: newest } = await conversation.history().next();
-  assert.equal(newest!.opened?.sender.authentic ?? false, false);
-  proxy.close();
-});
-
-test("an altered backup, and one with cheap costs, restore nothing", async () => {
-  const user = await cluster.user("fred", { deviceId: "laptop" });
-  const proxy = await Proxy.start(cluster.nodes[0]!);
-  const { client } = await signIn(user, proxy, "phone");
-  const serve = (change: (backup: Value) => object): void => {
-    proxy.onAnswer = ({ method, path }, { status, body }) =>
-      method === "GET" && path === "/keys/backup"
-        ? { status, body: { data: body.data.map((each: Value) => ({ ...each, ...change(each) })) } }
-        : undefined;
-  };
-  const bent = (text: string): string => {
-    const bytes = e2ee.fromBase64(text);
-    bytes[20]! ^= 1;
-    return e2ee.base64(bytes);
-  };
-  serve(({ backup_b }) => ({ backup_b: bent(backup_b) }));
-  await assert.rejects(client.devices.restore(user.protectionPassword), { reason: "wrong_key" });
-  serve(() => ({ argon2_params: { m: 8, t: 1, p: 1 } }));
-  await assert.rejects(client.devices.restore(user.protectionPassword), { name: "UsageError" });
-  assert(!proxy.requests.some(({ method, path }) => method === "POST" && path === "/keys/backup"));
-  proxy.close();
-});
-
 test("an agent whose link names another key is verified by nobody", async () => {
   const options = await cluster.agent("impostor", ada.client);
   await attackedPerson(cluster, async ({ victim, user }) => {
@@ -482,10 +423,10 @@ test("an agent whose link names another key is verified by nobody", async () => 
     await new Agent(options).check();
     const key_id = "00".repeat(16);
     const agent_id = options.agentId;
-    const conversation = await user.client.open({ type: "agent", agent_id, key_id });
+    const conversation = await user.client.openAgent(agent_id, { keyId: key_id });
     await conversation.send("?");
     assert.deepEqual(victim.told("link_retired"), [agent_id]);
-    const [pin] = user.client.pins.keysOf({ type: "agent", id: agent_id });
+    const [pin] = user.client.trust.keysOf({ type: "agent", id: agent_id });
     assert.equal(pin?.standing, "known");
   });
 });

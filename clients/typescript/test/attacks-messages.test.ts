@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { setTimeout as pause } from "node:timers/promises";
 import { after, before, test } from "node:test";
-import type { ClientEvent } from "@blindpipe/client";
+import type { ClientEvent, ReceivedMessage } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import {
@@ -35,6 +35,8 @@ const CHANGES: readonly [name: string, change: Change, reason: string][] = [
   ["its ciphertext", ({ payload }) => ({ payload: flipped(payload) }), "bad_ciphertext"],
   ["its sender", ({ sender }, _, id) => ({ sender: { ...sender, id } }), "bad_ciphertext"],
   ["its conversation", (_, conversation_id) => ({ conversation_id }), "no_epoch_key"],
+  ["its conversation, by none", () => ({ conversation_id: newUlid() }), "no_epoch_key"],
+  ["its conversation, by no id", () => ({ conversation_id: "none" }), "malformed"],
   ["its id", () => ({ client_message_id: newUlid() }), "bad_ciphertext"],
   ["what it answers", () => ({ in_reply_to: newUlid() }), "bad_ciphertext"],
   ["its words, by clear text", () => ({ payload: { type: "text", text: "forged" } }), "clear"],
@@ -54,9 +56,9 @@ function alterEach(proxy: Proxy, other: string, user: string): void {
 
 test("altered, moved and invented messages reach no handler", async () => {
   await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     const member_ids = [bob.client.account.userId];
-    const other = await ada.client.open({ type: "group", title: "other", member_ids });
+    const other = await ada.client.openGroup(member_ids, { title: "other" });
     await other.addAgent(options.agentId, "all");
     await other.rotate();
     alterEach(proxy, other.id, bob.client.account.userId);
@@ -71,9 +73,9 @@ test("altered, moved and invented messages reach no handler", async () => {
 test("altered, moved and invented messages are shown as said by nobody", async () => {
   await attackedPerson(cluster, async ({ proxy, victim, user }) => {
     const user_id = user.client.account.userId;
-    const conversation = await ada.client.open({ type: "direct", user_id });
+    const conversation = await ada.client.openDirect(user_id);
     const member_ids = [user_id, bob.client.account.userId];
-    const other = await ada.client.open({ type: "group", title: "other", member_ids });
+    const other = await ada.client.openGroup(member_ids, { title: "other" });
     await other.send("here");
     await conversation.send("first");
     const events = await collect(
@@ -92,7 +94,7 @@ test("altered, moved and invented messages are shown as said by nobody", async (
 
 test("a message that is replayed is handled, shown and answered once", async () => {
   await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     let held: Value = null;
     proxy.onFrame = (frame) => {
       if (!isMessage(frame)) return [frame];
@@ -109,7 +111,7 @@ test("a message that is replayed is handled, shown and answered once", async () 
   });
   await attackedPerson(cluster, async ({ proxy, user }) => {
     const user_id = user.client.account.userId;
-    const conversation = await ada.client.open({ type: "direct", user_id });
+    const conversation = await ada.client.openDirect(user_id);
     proxy.onFrame = (frame) => (isMessage(frame) ? [frame, again(frame), again(frame)] : [frame]);
     const events = await collect(
       user,
@@ -128,7 +130,7 @@ test("a message that is held back too long is stale; another time is shown", asy
     cluster,
     ada,
     async ({ proxy, victim, options }) => {
-      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+      const conversation = await ada.client.openAgent(options.agentId);
       let held: Value = null;
       proxy.onFrame = (frame) => {
         if (!isMessage(frame) || held) return [frame];
@@ -149,7 +151,7 @@ test("a message that is held back too long is stale; another time is shown", asy
   );
   await attackedPerson(cluster, async ({ proxy, user }) => {
     const user_id = user.client.account.userId;
-    const conversation = await ada.client.open({ type: "direct", user_id });
+    const conversation = await ada.client.openDirect(user_id);
     const created_at = new Date(Date.now() + 10 * 60_000).toISOString();
     proxy.onFrame = (frame) => [isMessage(frame) ? changed(frame, { created_at }) : frame];
     const events = await collect(
@@ -168,7 +170,7 @@ test("a message that is held back too long is stale; another time is shown", asy
 
 test("messages in another order are each handled once; answers name their message", async () => {
   await attackedAgent(cluster, ada, async ({ proxy, victim, options }) => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await conversation.send("zero");
     await until(() => victim.heard.length > 0);
     const held: Value[] = [];
@@ -193,13 +195,107 @@ test("messages in another order are each handled once; answers name their messag
   });
 });
 
+test("nothing shows that a message was dropped but what answers it", async () => {
+  // Silence is not protected: neither a fault nor a notice tells of it.
+  const dropped = newUlid();
+  const drop = (frame: Value): Value[] =>
+    isMessage(frame) && frame.data.client_message_id === dropped ? [] : [frame];
+  await attackedAgent(cluster, ada, async ({ proxy: before, victim: agents, options }) => {
+    await attackedPerson(cluster, async ({ proxy, victim: bobs, user }) => {
+      await ada.client.openAgent(options.agentId);
+      const group = await ada.client.openGroup([user.client.userId]);
+      await group.addAgent(options.agentId, "all");
+      const lost = async (): Promise<ReceivedMessage> => {
+        for await (const message of group.history())
+          if (message.opened?.content["text"] === "two") return message;
+        throw new Error("the history has all messages");
+      };
+      let told: readonly number[] = [];
+      const notices = (): number[] => [agents.notices.length, bobs.notices.length];
+      const events = await collect(
+        user,
+        async () => {
+          before.onFrame = proxy.onFrame = drop;
+          await group.send("one");
+          await until(() => agents.heard.length > 0);
+          told = notices();
+          await group.send("two", { clientMessageId: dropped });
+          await group.send("three", { inReplyTo: await lost() });
+        },
+        (all) => shown(all).includes("three"),
+      );
+      await until(() => agents.heard.includes("three"));
+      const said = events
+        .filter((event) => event.type === "message")
+        .filter(({ message }) => message.sender.type === "user");
+      assert.deepEqual(shown(said), ["one", "three"]);
+      assert.deepEqual(agents.heard, ["one", "three"]);
+      assert.deepEqual([notices(), agents.faults, bobs.faults], [told, [], []]);
+      // The reply to it is the sign: it answers what was not shown.
+      assert.deepEqual(said.map(isQuoted), [true, false]);
+      // A history that drops nothing has it.
+      assert((await texts(user.client.conversation(group.id))).includes("two"));
+    });
+  });
+});
+
+function isQuoted({ opened }: ReceivedMessage): boolean {
+  return !opened!.notices.some(({ kind }) => kind === "no_quote");
+}
+
+test("a reply is quoted only if it names what was shown", async () => {
+  await attackedPerson(cluster, async ({ proxy, user }) => {
+    const direct = await ada.client.openDirect(user.client.userId);
+    for (const text of ["delete?", "keep?", "again?"]) await direct.send(text);
+    const sent: ReceivedMessage[] = [];
+    for await (const message of direct.history()) sent.push(message);
+    const [again, keep, remove] = sent as [ReceivedMessage, ReceivedMessage, ReceivedMessage];
+    const ids = [keep, remove].map(({ message }) => message.message_id);
+    const exchanged = new Map([ids, ids.toReversed()] as [string, string][]);
+    proxy.onFrame = (frame) => {
+      if (!isMessage(frame) || frame.data.in_reply_to) return [frame];
+      const { message_id } = frame.data;
+      return [changed(frame, { message_id: exchanged.get(message_id) ?? message_id })];
+    };
+    const replies: ReceivedMessage[] = [];
+    for await (const event of user.client.events()) {
+      if (event.type === "caught_up") {
+        await user.client.conversation(direct.id).send("mine");
+        const { value: mine } = await direct.history().next();
+        for (const inReplyTo of [keep, again, mine!]) await direct.send("yes", { inReplyTo });
+      }
+      if (event.type === "message" && event.message.in_reply_to) replies.push(event);
+      if (replies.length === 3) break;
+    }
+    assert.deepEqual(replies.map(isQuoted), [false, true, true]);
+  });
+});
+
+test("an agent that takes clear text takes none where anything was encrypted", async () => {
+  await attackedAgent(
+    cluster,
+    ada,
+    async ({ proxy, victim, options }) => {
+      const conversation = await ada.client.openAgent(options.agentId);
+      await conversation.send("encrypted");
+      await until(() => victim.heard.length > 0);
+      const payload = { type: "text", text: "forged" };
+      proxy.onFrame = (frame) => [isMessage(frame) ? changed(frame, { payload }) : frame];
+      await conversation.send("true");
+      await until(() => victim.faults.length > 0);
+      assert.deepEqual([victim.heard, victim.faults], [["encrypted"], ["clear"]]);
+    },
+    { plaintext: "allow" },
+  );
+});
+
 test("an earlier message of somebody else, told as the agent's own, is no success", async () => {
   const errors: unknown[] = [];
   await attackedAgent(
     cluster,
     ada,
     async ({ proxy, options }) => {
-      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+      const conversation = await ada.client.openAgent(options.agentId);
       let seen: Value = null;
       proxy.onFrame = (frame) => {
         if (isMessage(frame)) seen = frame.data;
@@ -224,7 +320,7 @@ test("an earlier message of somebody else, told as the agent's own, is no succes
 test("a file that is altered, cut or exchanged gives out nothing", async () => {
   await attackedPerson(cluster, async ({ proxy, user }) => {
     const user_id = user.client.account.userId;
-    const conversation = await ada.client.open({ type: "direct", user_id });
+    const conversation = await ada.client.openDirect(user_id);
     const bytes = new TextEncoder().encode("x".repeat(100_000));
     await conversation.sendFile({ name: "plan.txt", contentType: "text/plain", bytes });
     const theirs = user.client.conversation(conversation.id);
@@ -248,8 +344,8 @@ test("pieces of a stream are shown in their places or not at all", async () => {
     cluster,
     ada,
     async ({ options }) => {
-      await attackedPerson(cluster, async ({ proxy, user }) => {
-        const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
+      await attackedPerson(cluster, async ({ proxy, victim, user }) => {
+        const conversation = await user.client.openAgent(options.agentId);
         const deltas: Value[] = [];
         proxy.onFrame = (frame) => {
           if (frame.type !== "stream.delta") return [frame];
@@ -286,6 +382,8 @@ test("pieces of a stream are shown in their places or not at all", async () => {
           pieces.map(({ n, append }) => [n, append]),
           [[1, "two "]],
         );
+        // Altered, renumbered, of another stream, and the third, which is renumbered too.
+        assert.deepEqual(victim.faults, Array(4).fill("bad_ciphertext"));
         assert.equal(events.find(fromAgent)?.opened?.content["text"], "one two three ");
       });
     },

@@ -1,10 +1,10 @@
 // The victims of an active server, and the ways in which it changes things.
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
-import type { ClientEvent } from "@blindpipe/client";
+import type { Client, ClientEvent, ClientOptions } from "@blindpipe/client";
 import { base64, fromBase64, newUlid } from "@blindpipe/client/e2ee";
 import type { DevCluster, TestUser } from "@blindpipe/client/testing";
 import { Proxy, type Value } from "./proxy.js";
-import { running } from "./support.js";
+import { running, signIn } from "./support.js";
 
 /** Things that a client behind the attacker was told, and texts that it took for said. */
 export class Victim {
@@ -51,15 +51,29 @@ export async function attackedAgent(
 export async function attackedPerson(
   cluster: DevCluster,
   during: (attack: { proxy: Proxy; victim: Victim; user: TestUser }) => Promise<void>,
+  changes: Partial<ClientOptions> = {},
 ): Promise<void> {
   const proxy = await Proxy.start(cluster.nodes[0]!);
   const victim = new Victim();
   try {
-    const user = await cluster.user("victim", { url: proxy.url, hooks: victim.hooks });
+    const options = { url: proxy.url, hooks: victim.hooks, ...changes };
+    const user = await cluster.user("victim", options);
     await during({ proxy, victim, user });
   } finally {
     proxy.close();
   }
+}
+
+/** Signs in again on a device, behind the attacker. */
+export async function signInBehind(
+  user: TestUser,
+  proxy: Proxy,
+  deviceId: string,
+  options: object = {},
+): Promise<{ client: Client; victim: Victim }> {
+  const victim = new Victim();
+  const { hooks } = victim;
+  return { client: await signIn(user, proxy.url, deviceId, { hooks, ...options }), victim };
 }
 
 export function isMessage(frame: Value): boolean {

@@ -62,7 +62,7 @@ test(
     }
     const conversation = e2ee.idBytes("${conversation}");
     const raw = e2ee.fromHex("${e2ee.hex(secret)}");
-    const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, 1);
+    const secret = await e2ee.EpochKey.ofEpoch(raw, conversation, 1);
     const sender = { type: "user", id: "${userId}" };
     const envelope = await e2ee.seal({
       secret, sender, keys,
@@ -76,7 +76,7 @@ test(
       signingPublicKey: e2ee.base64(keys.signingPublicKey),
     };
   })()`);
-    const held = await e2ee.EpochSecret.ofEpoch(secret, e2ee.idBytes(conversation), 1);
+    const held = await e2ee.EpochKey.ofEpoch(secret, e2ee.idBytes(conversation), 1);
     const opened = await e2ee.open({
       envelope: e2ee.fromBase64(sealed["envelope"]!),
       place,
@@ -105,7 +105,7 @@ test(
     const e2ee = await import("@blindpipe/client/e2ee");
     const conversation = e2ee.idBytes("${conversation}");
     const raw = e2ee.fromHex("${e2ee.hex(secret)}");
-    const secret = await e2ee.EpochSecret.ofEpoch(raw, conversation, 1);
+    const secret = await e2ee.EpochKey.ofEpoch(raw, conversation, 1);
     const opened = await e2ee.open({
       envelope: e2ee.fromBase64("${e2ee.base64(envelope)}"),
       place: ${JSON.stringify(place)},

@@ -78,7 +78,7 @@ test(`after ${CRASHES} deaths every message has both replies, once and in order`
     const ada = await cluster.user("ada");
     const options = await cluster.agent("mortal", ada.client);
     await new Agent(options).check();
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await live(options, conversation, each);
     const world = new MortalWorld(-1);
     const agent = new Agent({ ...options, fetch: world.fetch }).on("message", handler(world));
@@ -100,7 +100,7 @@ test("a delivery of a webhook is answered once, however often its process dies",
   const ada = await cluster.user("ada");
   const options = await cluster.agent("hooked", ada.client);
   await new Agent(options).check();
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   await conversation.send("hello");
   const body = await eventOf(options, "message.created");
   const secret = "a secret";
@@ -156,7 +156,7 @@ test("after two days away the history says what was sent", async () => {
   const ada = await cluster.user("ada");
   const options = await cluster.agent("traveller", ada.client);
   await new Agent(options).check();
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   await conversation.send("hello");
   const first = new MortalWorld(-1);
   const dying = new Agent({ ...options, fetch: first.fetch, webSocket: first.webSocket });

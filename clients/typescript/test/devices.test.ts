@@ -2,10 +2,18 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
-import { Client, type ConsentStore, type ReceivedMessage } from "@blindpipe/client";
+import type { Client, ConsentStore, ReceivedMessage } from "@blindpipe/client";
 import { hex, type StoredConsents } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { answerTo, collect, fromAgent, running, texts, until } from "./support.js";
+import {
+  answerTo,
+  decideUntilAnswered,
+  fromAgent,
+  running,
+  signIn,
+  texts,
+  until,
+} from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -16,12 +24,6 @@ before(async () => {
 });
 
 after(() => cluster?.stop());
-
-function signIn(deviceId: string, options: object = {}): Promise<Client> {
-  const { email, password } = ada;
-  const url = cluster.nodes[1]!;
-  return Client.login({ url, email, password, turnstileToken: "dev-pass", deviceId, ...options });
-}
 
 async function caughtUp(client: Client): Promise<void> {
   for await (const event of client.events()) if (event.type === "caught_up") return;
@@ -41,15 +43,15 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
   });
   agent.on("message", (ctx) => ctx.reply(`heard: ${ctx.text}`));
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await answerTo(ada, () => conversation.send("before"));
-    const withBob = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+    const withBob = await ada.client.openDirect(bob.client.account.userId);
     await withBob.send("before");
     const bobs = bob.client.conversation(withBob.id);
     assert.deepEqual(await texts(bobs), ["before"]);
 
     // The server, or a thief of the password, could make such a device.
-    const stranger = await signIn("stranger");
+    const stranger = await signIn(ada, cluster.nodes[1]!, "stranger");
     const { signer } = await stranger.devices.create("another protection password");
     const keyId = hex(signer.keyId);
     await stranger.conversation(conversation.id).send("from a stranger");
@@ -69,7 +71,7 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
         if (type === "own_list_key") alarms.push(key_id);
       },
     };
-    const phone = await signIn("phone", { hooks });
+    const phone = await signIn(ada, cluster.nodes[1]!, "phone", { hooks });
     await phone.devices.restore(ada.protectionPassword);
     await caughtUp(phone);
     assert(alarms.includes(keyId));
@@ -87,7 +89,7 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
     });
 
     // Compared digits are kept as such, and are the same on both sides.
-    const [bobKey] = await stranger.pins.keysOf(bob.client.self);
+    const [bobKey] = await stranger.trust.keysOf(bob.client.self);
     const digits = await bob.client.safetyNumber(ada.client.self, keyId);
     assert.equal(digits, await stranger.safetyNumber(bob.client.self, bobKey!.keyId));
     bob.client.verify(ada.client.self, keyId);
@@ -97,11 +99,8 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
 
 test("a device that is revoked gets no secret of what follows, at once", async () => {
   const bob = await cluster.user("bob");
-  const conversation = await ada.client.open({
-    type: "direct",
-    user_id: bob.client.account.userId,
-  });
-  const phone = await signIn("lost-phone");
+  const conversation = await ada.client.openDirect(bob.client.account.userId);
+  const phone = await signIn(ada, cluster.nodes[1]!, "lost-phone");
   const lost = await phone.devices.restore(ada.protectionPassword);
   await conversation.send("both read this");
   const { epoch } = await conversation.info();
@@ -123,10 +122,7 @@ test("a device goes on with what it kept", async () => {
   const bob = await cluster.user("bob");
   let learned = 0;
   const eve = await cluster.user("eve", { deviceId: "tablet", onLearned: () => void learned++ });
-  const conversation = await eve.client.open({
-    type: "direct",
-    user_id: bob.client.account.userId,
-  });
+  const conversation = await eve.client.openDirect(bob.client.account.userId);
   await conversation.send("kept");
   assert(learned > 0, "there was something to keep");
   const { signer, opening } = eve.client.session.options;
@@ -134,23 +130,13 @@ test("a device goes on with what it kept", async () => {
   const keys = structuredClone({ signer: signer!, opening });
   assert.equal(keys.signer.signing.extractable, false);
   const marks = structuredClone(eve.client.session.marks());
-  const pins = JSON.parse(JSON.stringify(eve.client.pins.store()));
-  const { email, password } = eve;
-  const url = cluster.nodes[0]!;
-  const again = await Client.login({
-    url,
-    email,
-    password,
-    turnstileToken: "dev-pass",
-    deviceId: "tablet",
-    pins,
-    marks,
-  });
+  const pins = JSON.parse(JSON.stringify(eve.client.trust.store()));
+  const again = await signIn(eve, cluster.nodes[0]!, "tablet", { pins, marks });
   assert.throws(() => again.conversation(conversation.id), { name: "KeyUnavailable" });
   again.devices.hold(keys);
   const kept = again.conversation(conversation.id);
   assert.deepEqual(await texts(kept), ["kept"]);
-  const [bobs] = again.pins.keysOf(bob.client.self);
+  const [bobs] = again.trust.keysOf(bob.client.self);
   assert.equal(bobs?.fromStore, true);
   await kept.send("and on");
   const before = marks.get(conversation.id)!.epoch;
@@ -187,7 +173,7 @@ test("a device decides by its own table and records, which outlive it", async ()
   const decisions: string[] = [];
   const mails: unknown[] = [];
   await running(agent, async () => {
-    const conversation = await user.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await user.client.openAgent(options.agentId);
     const requested = async () => {
       for await (const grant of user.client.grants()) if (grant.status === "pending") return grant;
       return undefined;
@@ -197,21 +183,14 @@ test("a device decides by its own table and records, which outlive it", async ()
     assert.equal(grant.reason, "mail");
     await user.client.decideGrant(grant.grant_id, "approve");
     for (const text of ["first", "second", "third"]) {
-      const events = await collect(
-        user,
-        () => conversation.send(text),
-        async (all) => {
-          const last = all.at(-1)!;
-          if (last.type === "tool_request") {
-            const decision = await last.request.decide();
-            decisions.push(decision);
-            if (decision === "ask") await last.request.approve();
-            await last.request.execute((mail) => mails.push(mail));
-            decisions.push(await last.request.decide());
-          }
-          return all.some(fromAgent);
-        },
-      );
+      const say = (): Promise<unknown> => conversation.send(text);
+      const events = await decideUntilAnswered(user, say, async (request) => {
+        const decision = await request.decide();
+        decisions.push(decision);
+        if (decision === "ask") await request.approve();
+        await request.execute((mail) => mails.push(mail));
+        decisions.push(await request.decide());
+      });
       assert.equal(events.find(fromAgent)?.opened?.content["text"], "executed");
     }
     await user.client.revokeGrant(grant.grant_id);
@@ -233,11 +212,7 @@ test("an agent's link verifies its key", async () => {
   const { data } = (await response.json()) as { data: { keys: { key_id: string }[] } };
   const key_id = data.keys[0]!.key_id;
   await running(agent, async () => {
-    const conversation = await ada.client.open({
-      type: "agent",
-      agent_id: options.agentId,
-      key_id,
-    });
+    const conversation = await ada.client.openAgent(options.agentId, { keyId: key_id });
     const answer = await answerTo(ada, () => conversation.send("?"));
     assert.equal(answer.opened?.sender.verified, true);
   });

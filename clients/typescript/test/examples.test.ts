@@ -1,17 +1,22 @@
 // Each example, run as its own process against a real cluster.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import type { AgentOptions } from "@blindpipe/client/agent";
 import type { ClientEvent, Conversation } from "@blindpipe/client";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { answerTo, collect, fromAgent, startExample, stopExample } from "./support.js";
+import {
+  MANIFEST,
+  answerTo,
+  collect,
+  decideUntilAnswered,
+  fromAgent,
+  grant,
+  startExample,
+  stopExample,
+} from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
-
-const MANIFEST = {
-  tools: [{ name: "send_email", scope: "notification:send" }],
-  permission_scopes: [{ scope: "notification:send", sensitivity: "low" }],
-};
 
 before(async () => {
   cluster = await devCluster();
@@ -22,12 +27,12 @@ after(() => cluster?.stop());
 
 async function withExample(
   name: string,
-  during: (conversation: Conversation, token: { agentId: string; token: string }) => Promise<void>,
+  during: (conversation: Conversation, agent: AgentOptions) => Promise<void>,
 ): Promise<void> {
   const options = await cluster.agent(name, ada.client, MANIFEST);
   const child = await startExample(name, options, ada);
   try {
-    await during(await ada.client.open({ type: "agent", agent_id: options.agentId }), options);
+    await during(await ada.client.openAgent(options.agentId), options);
   } finally {
     assert.equal(await stopExample(child), 0, "SIGTERM ends an agent with 0");
   }
@@ -56,22 +61,15 @@ test("streaming.ts shows its answer while it writes it", async () => {
 
 test("approval.ts asks a device, which executes once and signs", async () => {
   await withExample("approval", async (conversation, agent) => {
-    await grant(conversation, agent);
+    await grant(agent, ada, conversation);
     const mails: unknown[] = [];
-    const events = await collect(
-      ada,
-      () => conversation.send("hello"),
-      async (all) => {
-        const last = all.at(-1)!;
-        if (last.type === "tool_request") {
-          assert.deepEqual(last.request.arguments, { to: "team@example.com", text: "hello" });
-          assert.equal(last.request.prompt, "Send this to the team?");
-          await last.request.execute((mail) => mails.push(mail));
-          await last.request.execute((mail) => mails.push(mail));
-        }
-        return all.some(fromAgent);
-      },
-    );
+    const say = (): Promise<unknown> => conversation.send("hello");
+    const events = await decideUntilAnswered(ada, say, async (request) => {
+      assert.deepEqual(request.arguments, { to: "team@example.com", text: "hello" });
+      assert.equal(request.prompt, "Send this to the team?");
+      await request.execute((mail) => mails.push(mail));
+      await request.execute((mail) => mails.push(mail));
+    });
     assert.equal(events.find(fromAgent)!.opened?.content["text"], "Sent.");
     assert.equal(mails.length, 1);
   });
@@ -79,16 +77,9 @@ test("approval.ts asks a device, which executes once and signs", async () => {
 
 test("approval.ts is told of a denial", async () => {
   await withExample("approval", async (conversation, agent) => {
-    await grant(conversation, agent);
-    const events = await collect(
-      ada,
-      () => conversation.send("hello"),
-      async (all) => {
-        const last = all.at(-1)!;
-        if (last.type === "tool_request") await last.request.deny("not_today");
-        return all.some(fromAgent);
-      },
-    );
+    await grant(agent, ada, conversation);
+    const say = (): Promise<unknown> => conversation.send("hello");
+    const events = await decideUntilAnswered(ada, say, (request) => request.deny("not_today"));
     assert.equal(events.find(fromAgent)!.opened?.content["text"], "Not sent: not_today.");
   });
 });
@@ -101,17 +92,3 @@ test("approval.ts asks a question whose state comes back with the answer", async
     assert.equal(reply.opened?.content["text"], "Deploying 1.4.2.");
   });
 });
-
-/** The agent asks for its scope, and the person approves. */
-async function grant(
-  conversation: Conversation,
-  agent: { agentId: string; token: string },
-): Promise<void> {
-  const response = await fetch(`${cluster.nodes[0]}/agents/${agent.agentId}/grants/request`, {
-    method: "POST",
-    headers: { authorization: `Bearer ${agent.token}`, "content-type": "application/json" },
-    body: JSON.stringify({ conversation_id: conversation.id, scopes: ["notification:send"] }),
-  });
-  const { data } = (await response.json()) as { data: { grant_id: string } };
-  await ada.client.decideGrant(data.grant_id, "approve");
-}

@@ -106,11 +106,11 @@ test("envelopes, by everyone's lane, by an agent's lane and by slot", { skip }, 
     const conversation = bytes(id());
     const epoch = randomInt(1, 2 ** 32 - 1);
     const secret = e2ee.newSecret();
-    const all = await e2ee.EpochSecret.ofEpoch(secret, conversation, epoch);
+    const all = await e2ee.EpochKey.ofEpoch(secret, conversation, epoch);
     const isLane = !isUser && randomInt(2) === 0;
     const reader = isLane ? bytes(sender.id) : bytes(id());
     const laneSecret = await e2ee.agentLaneSecret(secret, conversation, epoch, reader);
-    const lane = await e2ee.EpochSecret.ofLane(laneSecret, conversation, epoch, all.sid, reader);
+    const lane = await e2ee.EpochKey.ofLane(laneSecret, conversation, epoch, all.sid, reader);
     const { place, json } = randomPlace(isUser);
     const content = JSON.stringify({ type: "text", text: randomText(400), n: randomInt(1000) });
     const time = randomInt(2 ** 47);

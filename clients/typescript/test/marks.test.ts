@@ -7,7 +7,7 @@ import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
-import { asAgent, collect, fromAgent, running } from "./support.js";
+import { MANIFEST, asAgent, collect, fromAgent, running } from "./support.js";
 
 let cluster: DevCluster;
 
@@ -72,13 +72,9 @@ test("no row, log, mail, object or memory holds what a group and its agent say",
   const unique = newUlid();
   const mark = (name: string): string => `mark-${name}-${unique}`;
   const title = `title-${newUlid()}`;
-  const manifest = {
-    tools: [{ name: "send_email", scope: "notification:send" }],
-    permission_scopes: [{ scope: "notification:send", sensitivity: "low" }],
-  };
   const ada = await cluster.user("ada");
   const bob = await cluster.user("bob", { url: cluster.nodes[1]! });
-  const options = await cluster.agent("discreet", ada.client, manifest);
+  const options = await cluster.agent("discreet", ada.client, MANIFEST);
   const agent = new Agent(options).on("message", async (ctx) => {
     if (ctx.payload["type"] === "file") return;
     if (ctx.conversation !== group.id) {
@@ -98,12 +94,8 @@ test("no row, log, mail, object or memory holds what a group and its agent say",
     await out.end();
   });
   await agent.check();
-  const alone = await ada.client.open({ type: "agent", agent_id: options.agentId });
-  const group = await ada.client.open({
-    type: "group",
-    title,
-    member_ids: [bob.client.account.userId],
-  });
+  const alone = await ada.client.openAgent(options.agentId);
+  const group = await ada.client.openGroup([bob.client.account.userId], { title });
   await group.addAgent(options.agentId, "all");
   await running(agent, async () => {
     const events = await collect(

@@ -45,8 +45,8 @@ test("two slow readers of 84 MB hold a part of it, and get everything in order",
   const ada = await cluster.user("ada");
   const made = await Promise.all(["flood", "slow"].map((name) => cluster.agent(name, ada.client)));
   const [flood, slow] = made.map(({ key: _, ...options }) => options);
-  for (const { agentId } of made) await ada.client.open({ type: "agent", agent_id: agentId });
-  const group = await ada.client.open({ type: "group", title: "slow", member_ids: [] });
+  for (const { agentId } of made) await ada.client.openAgent(agentId);
+  const group = await ada.client.openGroup([], { title: "slow" });
   for (const { agentId } of made) await group.addAgent(agentId, "all");
   group.chooseClear();
 

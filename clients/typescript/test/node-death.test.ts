@@ -24,7 +24,7 @@ test("a node dies: the socket comes back, and nothing is lost or doubled", async
   });
   agent.on("message", (ctx) => ctx.reply(`You said: ${ctx.text}`));
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     const first = await answerTo(ada, () => conversation.send("before"));
     assert.equal(first.opened?.content["text"], "You said: before");
     cluster.kill(cluster.nodes.length - 1);

@@ -3,9 +3,9 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
-import { Client, type Conversation, type ReceivedMessage } from "@blindpipe/client";
+import type { Conversation, ReceivedMessage } from "@blindpipe/client";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { answerTo, collect, running, texts } from "./support.js";
+import { answerTo, collect, running, signIn, texts, until } from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -22,10 +22,7 @@ before(async () => {
 after(() => cluster?.stop());
 
 test("two people in a direct conversation, on two nodes", async () => {
-  const conversation = await ada.client.open({
-    type: "direct",
-    user_id: bob.client.account.userId,
-  });
+  const conversation = await ada.client.openDirect(bob.client.account.userId);
   const events = await collect(
     bob,
     () => conversation.send("Grüße, Bob"),
@@ -49,18 +46,9 @@ async function newest(conversation: Conversation): Promise<ReceivedMessage[]> {
 }
 
 test("another device restores the keys, reads everything, and writes with its own", async () => {
-  const conversation = await ada.client.open({
-    type: "direct",
-    user_id: bob.client.account.userId,
-  });
+  const conversation = await ada.client.openDirect(bob.client.account.userId);
   await conversation.send("for the history");
-  const phone = await Client.login({
-    url: cluster.nodes[1]!,
-    email: ada.email,
-    password: ada.password,
-    turnstileToken: "dev-pass",
-    deviceId: "phone",
-  });
+  const phone = await signIn(ada, cluster.nodes[1]!, "phone");
   await assert.rejects(phone.devices.restore("another password"), { reason: "wrong_key" });
   await phone.devices.restore(ada.protectionPassword);
   const onPhone = phone.conversation(conversation.id);
@@ -69,14 +57,16 @@ test("another device restores the keys, reads everything, and writes with its ow
   assert.equal((await texts(onPhone)).at(-1), "from the phone");
   const devices = await phone.devices.list();
   assert.equal(devices.filter((device) => device.has_keys).length, 2);
+  await phone.devices.revoke("phone");
+  await assert.rejects(phone.devices.list(), { status: 401 });
 });
 
 test("an addressed agent reads what names it and nothing else", async () => {
   const options = await cluster.agent("addressed", ada.client);
   await new Agent(options).check();
-  await ada.client.open({ type: "agent", agent_id: options.agentId });
+  await ada.client.openAgent(options.agentId);
   const userId = bob.client.account.userId;
-  const group = await ada.client.open({ type: "group", title: "all", member_ids: [userId] });
+  const group = await ada.client.openGroup([userId], { title: "all" });
   await group.addAgent(options.agentId);
   const heard: string[] = [];
   const agent = new Agent(options).on("message", async (ctx) => {
@@ -96,10 +86,38 @@ test("an addressed agent reads what names it and nothing else", async () => {
   assert.deepEqual(await texts(bobs), wanted);
 });
 
+test("a stream of an agent reaches the addressed agents that it names", async () => {
+  const [writes, reads] = [
+    await cluster.agent("writer", ada.client),
+    await cluster.agent("reader", ada.client),
+  ];
+  const heard: string[] = [];
+  const reader = new Agent(reads).on("message", (ctx) => void heard.push(ctx.text));
+  const writer = new Agent(writes).on("message", async (ctx) => {
+    const out = ctx.stream({ to: [reads.agentId] });
+    for (const word of ["for ", "you"]) {
+      out.write(word);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    await out.end();
+  });
+  await running(writer, () =>
+    running(reader, async () => {
+      for (const { agentId } of [writes, reads]) await ada.client.openAgent(agentId);
+      const group = await ada.client.openGroup([]);
+      await group.addAgent(writes.agentId, "all");
+      await group.addAgent(reads.agentId);
+      await group.send("to the writer");
+      await until(() => heard.length > 0);
+    }),
+  );
+  assert.deepEqual(heard, ["for you"]);
+});
+
 test("a removed member gets no secret of what follows", async () => {
   const eve = await cluster.user("eve");
   const userId = eve.client.account.userId;
-  const group = await ada.client.open({ type: "group", title: "few", member_ids: [userId] });
+  const group = await ada.client.openGroup([userId], { title: "few" });
   await group.send("with Eve");
   assert.deepEqual(await texts(eve.client.conversation(group.id)), ["with Eve"]);
   const before = (await group.info()).epoch;
@@ -123,7 +141,7 @@ test("files are sealed before they leave", async () => {
     await ctx.sendFile({ name: "back.bin", contentType: "application/octet-stream", bytes: got });
   });
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     const file = { name: "there.bin", contentType: "application/octet-stream", bytes };
     const answer = await answerTo(ada, () => conversation.sendFile(file));
     const content = answer.opened!.content;
@@ -136,7 +154,7 @@ test("clear text goes to somebody without bp1 only by choice, and comes under a 
   const { key: _, ...options } = await cluster.agent("plain", ada.client);
   const agent = new Agent(options).on("message", (ctx) => ctx.reply(`plain: ${ctx.text}`));
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await assert.rejects(conversation.send("hello"), { name: "KeyUnavailable" });
     conversation.chooseClear();
     const answer = await answerTo(ada, () => conversation.send("hello"));

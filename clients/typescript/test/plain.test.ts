@@ -32,9 +32,9 @@ test("a plain person speaks clear with people and an agent who choose so", async
     if (ctx.text === "from Carl") await ctx.reply("to all");
   });
   await running(agent, async () => {
-    await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await ada.client.openAgent(options.agentId);
     const member_ids = [bob.client.account.userId, carl.id];
-    const group = await ada.client.open({ type: "group", title: "mixed", member_ids });
+    const group = await ada.client.openGroup(member_ids, { title: "mixed" });
     await group.addAgent(options.agentId, "all");
     const bobs = bob.client.conversation(group.id);
     for (const mine of [group, bobs]) {
@@ -73,7 +73,7 @@ test("a plain person speaks clear with people and an agent who choose so", async
 
 test("in an encrypted group a plain person is a member outside the secret", async () => {
   const member_ids = [bob.client.account.userId];
-  const group = await ada.client.open({ type: "group", title: "sealed", member_ids });
+  const group = await ada.client.openGroup(member_ids, { title: "sealed" });
   const bobs = bob.client.conversation(group.id);
   await group.send("before Carl");
   await group.addMembers(carl.id);
@@ -112,7 +112,7 @@ test("a plain agent with keys of its own scheme serves a person who chose clear 
   await agent.registerKeys();
   const stop = new AbortController();
   const run = agent.run(stop.signal);
-  const conversation = await ada.client.open({ type: "agent", agent_id: agentId });
+  const conversation = await ada.client.openAgent(agentId);
   await assert.rejects(conversation.send("nobody chose"), { name: "KeyUnavailable" });
   conversation.chooseClear();
   const answer = await answerTo(ada, () => conversation.send("hello"));

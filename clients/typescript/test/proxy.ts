@@ -42,6 +42,8 @@ export class Proxy {
   before: (request: Request) => Answer | undefined = () => undefined;
   /** The frames that go to the client instead of this one. */
   onFrame: (frame: Value) => readonly Value[] = (frame) => [frame];
+  /** The frame that goes to the node instead of a client's. */
+  onClientFrame: (frame: Value) => Value = (frame) => frame;
   readonly requests: Request[] = [];
   readonly #server: Server;
   readonly #sockets = new WebSocketServer({ noServer: true });
@@ -110,8 +112,9 @@ export class Proxy {
     this.#clients.add(client);
     const early: string[] = [];
     client.on("message", (data) => {
-      if (node.readyState === WebSocket.OPEN) node.send(String(data));
-      else early.push(String(data));
+      const text = JSON.stringify(this.onClientFrame(JSON.parse(String(data))));
+      if (node.readyState === WebSocket.OPEN) node.send(text);
+      else early.push(text);
     });
     node.on("open", () => early.splice(0).forEach((text) => node.send(text)));
     node.on("message", (data) => {

@@ -4,7 +4,8 @@ import { setTimeout as pause } from "node:timers/promises";
 import { after, before, mock, test } from "node:test";
 import { WebSocketServer } from "ws";
 import { Agent, Closed, type AgentOptions, type Context } from "@blindpipe/client/agent";
-import { AgentSeed, messageOrigin, newUlid, replyId } from "@blindpipe/client/e2ee";
+import { AgentKey, messageOrigin, newUlid, replyId } from "@blindpipe/client/e2ee";
+import { DEFAULT_RETRY_DELAYS_MS } from "#dist/agent/options.js";
 import { Http } from "#dist/transport/http.js";
 import { Socket } from "#dist/transport/socket.js";
 import { HookCaller, SILENT } from "#dist/hooks.js";
@@ -26,15 +27,15 @@ after(() => cluster?.stop());
 test("of several keys the one that fits signs, and none is replaced in silence", async () => {
   const options = await cluster.agent("rotated", ada.client);
   await new Agent(options).check();
-  const newer = AgentSeed.generate().expose();
+  const newer = AgentKey.random().toText();
   const both = new Agent({ ...options, key: `${newer},${String(options.key)}` });
   both.on("message", (ctx) => ctx.reply("it fits"));
   await running(both, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     const answer = await answerTo(ada, () => conversation.send("?"));
     assert.equal(answer.opened?.content["text"], "it fits");
   });
-  const strange = new Agent({ ...options, key: `${newer},${AgentSeed.generate().expose()}` });
+  const strange = new Agent({ ...options, key: `${newer},${AgentKey.random().toText()}` });
   await assert.rejects(strange.run(), { code: "AGENT_KEYS_MISMATCH" });
 });
 
@@ -45,13 +46,44 @@ test("a dead letter stops the agent if its developer says so, and comes again", 
     throw new RangeError("no");
   });
   await agent.check();
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   await conversation.send("bad");
   await assert.rejects(agent.run(), RangeError);
   const heard: string[] = [];
   const again = new Agent(options).on("message", (ctx) => void heard.push(ctx.text));
   await running(again, async () => void (await until(() => heard.length > 0)));
   assert.deepEqual(heard, ["bad"]);
+});
+
+test("a failed handler runs again after 1, 5, 25 and 125 s", () => {
+  assert.deepEqual(DEFAULT_RETRY_DELAYS_MS, [1_000, 5_000, 25_000, 125_000]);
+});
+
+test("acknowledgements are few, and each says all before it", async () => {
+  const options = await cluster.agent("thrifty", ada.client);
+  const proxy = await Proxy.start(options.url);
+  const acks: { at: number; cursor: string }[] = [];
+  let newest = "";
+  proxy.onClientFrame = (frame) => {
+    if (frame.type === "ack") acks.push({ at: Date.now(), cursor: frame.cursor });
+    return frame;
+  };
+  proxy.onFrame = (frame) => {
+    if (frame.type === "event") newest = frame.cursor;
+    return [frame];
+  };
+  let heard = 0;
+  const agent = new Agent({ ...options, url: proxy.url }).on("message", () => void (heard += 1));
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(options.agentId);
+    for (let number = 0; number < 9; number++) await conversation.send(String(number));
+    await until(() => heard === 9 && acks.at(-1)?.cursor === newest);
+  });
+  // The timers of both ends are not exact.
+  const gaps = acks.slice(1).map(({ at }, i) => at - acks[i]!.at);
+  assert(gaps.every((gap) => gap >= 150), String(gaps));
+  assert(acks.length < 12, String(acks.length));
+  proxy.close();
 });
 
 test("an id of another message is no success", async () => {
@@ -67,7 +99,7 @@ test("an id of another message is no success", async () => {
     await asAgent(options, "POST", path, { payload, client_message_id: id });
     await ctx.reply("mine", { key: "mine" }).catch((error: unknown) => errors.push(error));
   });
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   await running(agent, async () => {
     await conversation.send("?");
     await until(() => errors.length > 0);
@@ -80,7 +112,7 @@ for (const transport of ["socket", "poll"] as const) {
   test(`by ${transport} a redelivered event says so, and the history knows the answer`, async () => {
     const options = await cluster.agent("costly", ada.client);
     await new Agent(options).check();
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await conversation.send("?");
     const world = new MortalWorld(-1);
     const seen: [boolean, boolean][] = [];
@@ -120,7 +152,7 @@ test("without a socket a stream sends its end only", async () => {
   await running(
     agent,
     async () => {
-      const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+      const conversation = await ada.client.openAgent(options.agentId);
       const events = await collect(
         ada,
         () => conversation.send("?"),
@@ -144,7 +176,7 @@ test("typing is shown, and a cancelled stream leaves no message", async () => {
     await ctx.reply("after all");
   });
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     const events = await collect(
       ada,
       () => conversation.send("?"),
@@ -163,7 +195,7 @@ function httpOf(options: AgentOptions, url: string, onRetry: (attempt: number) =
 
 test("only what is safe to repeat is repeated", async () => {
   const options = await cluster.agent("patient", ada.client);
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   const proxy = await Proxy.start(options.url);
   const retries: number[] = [];
   const http = httpOf(options, proxy.url, (attempt) => retries.push(attempt));
@@ -246,7 +278,7 @@ test("a stop lets handlers end, and acknowledges", async () => {
     await pause(200);
     await ctx.reply("ended");
   });
-  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const conversation = await ada.client.openAgent(options.agentId);
   await running(agent, async () => {
     await conversation.send("?");
     await until(() => hasBegun);
@@ -271,7 +303,7 @@ test("a refusal is of the class of its code", async () => {
     });
   });
   await running(agent, async () => {
-    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const conversation = await ada.client.openAgent(options.agentId);
     await conversation.send("?");
     await until(() => hasBegun);
     const { http } = ada.client.account;
@@ -315,7 +347,7 @@ test("a cursor of another epoch is told as `resync`, and nothing is lost", async
     await running(
       agent,
       async () => {
-        const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+        const conversation = await ada.client.openAgent(options.agentId);
         const first = await answerTo(ada, () => conversation.send("one"));
         assert.equal(first.opened?.content["text"], "You said: one");
         proxy.onFrame = (frame) => [frame];
@@ -330,6 +362,38 @@ test("a cursor of another epoch is told as `resync`, and nothing is lost", async
     );
     proxy.close();
   }
+});
+
+test("an acknowledgement that is too old begins with the oldest event, without a loop", async () => {
+  // As after 30 days away: reading after the last acknowledgement answers a resync as well.
+  const options = await cluster.agent("away", ada.client);
+  const conversation = await ada.client.openAgent(options.agentId);
+  const proxy = await Proxy.start(options.url);
+  const resumed: (string | null)[] = [];
+  let oldest = "";
+  proxy.onClientFrame = (frame) => {
+    if (frame.type === "auth") resumed.push(frame.resume ?? null);
+    return frame;
+  };
+  proxy.onFrame = (frame) => {
+    if (frame.type !== "ready" || resumed.at(-1) !== null) return [frame];
+    oldest = frame.cursor;
+    const head = `${oldest.split("-")[0]}-${frame.replay.to}`;
+    return [frame, { type: "resync_required", oldest, head }];
+  };
+  const heard: string[] = [];
+  const agent = new Agent({ ...options, url: proxy.url });
+  agent.on("message", (ctx) => void heard.push(ctx.text));
+  await agent.check();
+  await conversation.send("while it was away");
+  await running(agent, async () => {
+    await until(() => heard.length === 1);
+    await conversation.send("and now");
+    await until(() => heard.length === 2);
+  });
+  assert.deepEqual(heard, ["while it was away", "and now"]);
+  assert.deepEqual(resumed, [null, oldest]);
+  proxy.close();
 });
 
 test("a connection that says nothing is dead", async () => {

@@ -40,7 +40,7 @@ function incoming(event: Vector): e2ee.Incoming {
 class Machine {
   readonly me: e2ee.Principal;
   readonly conversation: e2ee.Bytes;
-  readonly pins: e2ee.Pins;
+  readonly pins: e2ee.Trust;
   readonly room: e2ee.Room;
   readonly consents: e2ee.Consents;
   keys: readonly e2ee.OpeningKeys[] = [];
@@ -50,7 +50,7 @@ class Machine {
     this.me = principal(vector.me);
     this.conversation = bytes(vector.conversation);
     const own = vector.keys.map((key: Vector) => key.key_id);
-    this.pins = new e2ee.Pins(this.me, vector.policy, own);
+    this.pins = new e2ee.Trust(this.me, vector.policy, own);
     this.room = new e2ee.Room(this.conversation, vector.plaintext);
     const rows = vector.tools.map(({ tool, scope, sensitivity }: Vector) => [
       tool,

@@ -2,8 +2,26 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
-import type { ClientEvent, Conversation } from "@blindpipe/client";
+import { Client, type ClientEvent, type Conversation, type ToolRequest } from "@blindpipe/client";
 import type { TestUser } from "@blindpipe/client/testing";
+
+export const SCOPE = "notification:send";
+/** An agent with a single tool, which the server calls harmless. */
+export const MANIFEST = {
+  tools: [{ name: "send_email", scope: SCOPE }],
+  permission_scopes: [{ scope: SCOPE, sensitivity: "low" }],
+};
+
+/** Signs in as a person on another device. */
+export function signIn(
+  user: TestUser,
+  url: string,
+  deviceId: string,
+  options: object = {},
+): Promise<Client> {
+  const { email, password } = user;
+  return Client.login({ url, email, password, turnstileToken: "dev-pass", deviceId, ...options });
+}
 
 /** Runs an agent for the time of a test. */
 export async function running(
@@ -55,6 +73,32 @@ export async function collect(
 export async function answerTo(user: TestUser, act: () => Promise<unknown>): Promise<MessageEvent> {
   const events = await collect(user, act, (all) => all.some(fromAgent));
   return events.find(fromAgent)!;
+}
+
+/** Acts, and lets a device decide about tool requests until an agent answers. */
+export function decideUntilAnswered(
+  user: TestUser,
+  act: () => Promise<unknown>,
+  decide: (request: ToolRequest) => Promise<unknown>,
+): Promise<ClientEvent[]> {
+  return collect(user, act, async (all) => {
+    const last = all.at(-1)!;
+    if (last.type === "tool_request") await decide(last.request);
+    return all.some(fromAgent);
+  });
+}
+
+/** The agent asks for its scope, and the person approves. */
+export async function grant(
+  options: AgentOptions,
+  user: TestUser,
+  conversation: Conversation,
+): Promise<void> {
+  const path = `/agents/${options.agentId}/grants/request`;
+  const body = { conversation_id: conversation.id, scopes: [SCOPE] };
+  const asked = await asAgent(options, "POST", path, body);
+  const { data } = (await asked.json()) as { data: { grant_id: string } };
+  await user.client.decideGrant(data.grant_id, "approve");
 }
 
 /** Starts an example as its own process, and waits until its agent has a key and is online. */

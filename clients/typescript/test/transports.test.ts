@@ -28,7 +28,7 @@ function echo(options: AgentOptions): Agent {
 }
 
 async function talk(options: AgentOptions): Promise<Conversation> {
-  return ada.client.open({ type: "agent", agent_id: options.agentId });
+  return ada.client.openAgent(options.agentId);
 }
 
 async function isAnswered(conversation: Conversation, text: string): Promise<void> {
@@ -214,8 +214,8 @@ test("a standby handles nothing until it is activated", async () => {
 test("another key than the registered one stops the agent", async () => {
   const options = await cluster.agent("keyed", ada.client);
   await new Agent(options).check();
-  const { AgentSeed } = await import("@blindpipe/client/e2ee");
-  const other = new Agent({ ...options, key: AgentSeed.generate().expose() });
+  const { AgentKey } = await import("@blindpipe/client/e2ee");
+  const other = new Agent({ ...options, key: AgentKey.random().toText() });
   await assert.rejects(other.run(), { code: "AGENT_KEYS_MISMATCH" });
 });
 
@@ -241,10 +241,7 @@ test("sends beyond the budget wait in their order", async () => {
   const bob = await cluster.user("bob", {
     hooks: { rate_limited: ({ scope }) => void limited.push(scope) },
   });
-  const conversation = await bob.client.open({
-    type: "direct",
-    user_id: ada.client.account.userId,
-  });
+  const conversation = await bob.client.openDirect(ada.client.account.userId);
   await conversation.send("0");
   const texts = Array.from({ length: 30 }, (_, i) => String(i + 1));
   await Promise.all(texts.map((text) => conversation.send(text)));

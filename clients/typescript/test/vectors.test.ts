@@ -19,13 +19,13 @@ test("keys, agent strings and refused keys", async () => {
     assert.equal(own.signing.extractable || own.exchange.extractable, false);
   }
   for (const agent of vectors.agents) {
-    const seed = e2ee.AgentSeed.parse(agent.string);
-    assert.equal(seed.expose(), agent.string);
+    const seed = e2ee.AgentKey.parse(agent.string);
+    assert.equal(seed.toText(), agent.string);
     assert.equal(hex((await seed.keys()).keyId), agent.key_id);
     assert.equal(JSON.stringify({ seed }).includes(agent.string), false);
   }
   for (const text of vectors.agent_strings_refused) {
-    assert.throws(() => e2ee.AgentSeed.parse(text), e2ee.UsageError, text);
+    assert.throws(() => e2ee.AgentKey.parse(text), e2ee.UsageError, text);
   }
   const device = halves(vectors.devices[0]);
   for (const text of vectors.signing_keys_refused) {
@@ -226,15 +226,13 @@ test("leaves of the key log", async () => {
 });
 
 /** The secrets of the envelopes' vectors: the epoch's, and the lane's. */
-async function secretsOf(
-  vectors: Vector,
-): Promise<{ all: e2ee.EpochSecret; lane: e2ee.EpochSecret }> {
+async function secretsOf(vectors: Vector): Promise<{ all: e2ee.EpochKey; lane: e2ee.EpochKey }> {
   const conversation = bytes(vectors.conversation);
-  const all = await e2ee.EpochSecret.ofEpoch(bytes(vectors.secret), conversation, vectors.epoch);
+  const all = await e2ee.EpochKey.ofEpoch(bytes(vectors.secret), conversation, vectors.epoch);
   assert.equal(hex(all.sid), vectors.sid);
   const agent = bytes(vectors.lane_agent);
   const secret = bytes(vectors.lane_secret);
-  const lane = await e2ee.EpochSecret.ofLane(secret, conversation, vectors.epoch, all.sid, agent);
+  const lane = await e2ee.EpochKey.ofLane(secret, conversation, vectors.epoch, all.sid, agent);
   return { all, lane };
 }
 
@@ -242,7 +240,7 @@ function opening(
   envelope: e2ee.Bytes,
   each: Vector,
   vectors: Vector,
-  secret: e2ee.EpochSecret,
+  secret: e2ee.EpochKey,
   keys: e2ee.PublicKeys | null,
 ): Promise<e2ee.Opened> {
   const isHeld = (epoch: number, sid: Uint8Array): boolean =>
@@ -330,7 +328,7 @@ function* changes(vector: Vector): Generator<{ changed: e2ee.Bytes; reason: stri
 test("every changed byte of an envelope is refused, with its reason", async () => {
   const { envelope: vector } = read("refuse");
   const conversation = bytes(vector.conversation);
-  const secret = await e2ee.EpochSecret.ofEpoch(bytes(vector.secret), conversation, vector.epoch);
+  const secret = await e2ee.EpochKey.ofEpoch(bytes(vector.secret), conversation, vector.epoch);
   const keys = halves(vector);
   const whole = await opening(bytes(vector.bytes), vector, vector, secret, keys);
   assert.equal(whole.header.slots.length, 1);

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,6 +16,9 @@ use super::{
 
 /// The program of this build.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_blindpipe");
+
+/// A node that is not ready by then hangs. The tests beside it may have all processors.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct ProcessNode {
     child: Child,
@@ -122,14 +125,16 @@ impl ProcessNode {
             base: format!("http://127.0.0.1:{public}"),
             admin: format!("http://127.0.0.1:{admin}"),
         };
-        for _ in 0..200 {
+        let mut ended = None;
+        let since = Instant::now();
+        while ended.is_none() && since.elapsed() < READY_TIMEOUT {
             let ready = reqwest::get(format!("http://127.0.0.1:{admin}/health/ready")).await;
             if ready.is_ok_and(|answer| answer.status().is_success()) {
                 return node;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
+            ended = node.exit_status();
         }
-        let ended = node.child.try_wait().expect("a child");
         let log = std::fs::read_to_string(&node.log).unwrap_or_default();
         panic!("the node does not get ready: ended {ended:?}, its log is {log:?}");
     }

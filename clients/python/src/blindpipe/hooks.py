@@ -35,7 +35,7 @@ class Hooks(TypedDict, total=False):
     rate_limited: Hook
     """`scope`, `wait_ms`."""
     undecryptable: Hook
-    """`reason`, `event_id`, `conversation_id`."""
+    """`reason`, `event_id` (None for a piece of a stream), `conversation_id`."""
     key_changed: Hook
     """`type`, `principal_id`, `key_id`."""
     dead_letter: Hook

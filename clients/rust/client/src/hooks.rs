@@ -44,8 +44,8 @@ pub enum Hook {
     Undecryptable {
         /// Why.
         reason: blindpipe_e2ee::Error,
-        /// The event that brought it.
-        event_id: EventId,
+        /// The event that brought it; none for a piece of a stream, which comes in no event.
+        event_id: Option<EventId>,
         /// Where it stands.
         conversation_id: Option<ConversationId>,
     },

@@ -1,11 +1,13 @@
 /** An agent: what comes is opened and handled in order, and answered exactly once. */
 import type { Principal } from "../e2ee/keys.js";
 import { UsageError } from "../e2ee/errors.js";
+import { Closed } from "../errors.js";
 import { HookCaller, type Logger, SILENT } from "../hooks.js";
 import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
 import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
 import { type Running, start } from "./startup.js";
+import type { Socket } from "../transport/socket.js";
 import { type Delivered, SocketReader, readByPoll, receiver } from "./transports.js";
 import type { WebhookHandler, WebhookSecrets } from "./webhook.js";
 
@@ -25,6 +27,7 @@ export class Agent {
   readonly #handlers = new Handlers();
   readonly #processor: Processor;
   readonly #stopping = new AbortController();
+  #isActivated = false;
   #running: Promise<Running> | null = null;
   #reader: SocketReader | null = null;
   #failure: unknown = null;
@@ -77,24 +80,38 @@ export class Agent {
   }
 
   #start(): Promise<Running> {
-    this.#running ??= start(this.#options, this.#hooks, () => this.#reader?.socket ?? null);
+    const socket = (): Socket | null => this.#reader?.socket ?? null;
+    this.#running ??= start(this.#options, this.#hooks, socket, this.#stopping.signal);
     this.#running.catch(() => (this.#running = null));
     return this.#running;
   }
 
-  /** Runs until SIGTERM or the signal; finishes what it began. */
+  /** Runs until SIGTERM, the signal or `stop()`; finishes what it began. */
   async run(options: RunOptions = {}): Promise<void> {
     const unwatch = this.#watchForStop(options.signal);
     try {
-      const running = await this.#start();
+      const running = await this.#startUnlessStopped();
+      if (!running) return;
       const inbox = this.#inbox(running);
       const { signal } = this.#stopping;
       if (options.transport === "poll") await readByPoll(running.parts, inbox, signal);
-      else await this.#runSocket(running, inbox, options.standby ?? false);
+      else await this.#runSocket(running, inbox, options.standby === true && !this.#isActivated);
       await running.save();
       if (this.#failure) throw this.#failure;
     } finally {
       unwatch();
+    }
+  }
+
+  /** Null if the agent is stopped before it has started. */
+  async #startUnlessStopped(): Promise<Running | null> {
+    const { signal } = this.#stopping;
+    if (signal.aborted) return null;
+    try {
+      return await this.#start();
+    } catch (error) {
+      if (signal.aborted && error instanceof Closed) return null;
+      throw error;
     }
   }
 
@@ -137,13 +154,17 @@ export class Agent {
     await ended;
   }
 
-  /** Takes no more events, lets handlers end, acknowledges, and closes. */
+  /**
+   * Takes no more events, lets handlers end, acknowledges, and closes. It is final: a run that
+   * begins after it ends at once.
+   */
   stop(): void {
     this.#stopping.abort();
   }
 
   /** Ends a standby: this process handles the events from the last acknowledgement on. */
   activate(): void {
+    this.#isActivated = true;
     this.#reader?.activate();
   }
 

@@ -4,7 +4,7 @@ import type { FileContent } from "../e2ee/file.js";
 import { UsageError } from "../e2ee/errors.js";
 import { type Origin, originKey, replyId } from "../e2ee/replies.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
-import type { OpenedSender } from "../core/session.js";
+import type { OpenedSender } from "../core/opened.js";
 import type { EventObject, Grant, Message, Sent } from "../core/types.js";
 import type { Answered, Draft } from "./outbox.js";
 import { MessageStream } from "./stream.js";

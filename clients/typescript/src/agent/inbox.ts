@@ -68,10 +68,14 @@ export class Inbox {
     });
   }
 
-  /** Cursors of before mean nothing any more: reading begins after the last acknowledgement. */
-  resync(details: { oldest: string; head: string }): void {
-    this.received = null;
+  /**
+   * Earlier cursors mean nothing any more. Reading begins after the last acknowledgement, and with
+   * the oldest event if that is too old as well.
+   */
+  resync(details: { oldest: string; head: string }, isAckTooOld: boolean): void {
+    this.received = isAckTooOld ? details.oldest : null;
     this.ackable = null;
+    this.setup.parts.session.missedEvents();
     this.setup.hooks.call("resync", details);
   }
 

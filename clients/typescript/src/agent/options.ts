@@ -1,5 +1,5 @@
 /** The options of an agent. */
-import { AgentSeed } from "../e2ee/keys.js";
+import { AgentKey } from "../e2ee/keys.js";
 import type { TrustPolicy } from "../e2ee/trust.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Hooks, Logger } from "../hooks.js";
@@ -14,7 +14,7 @@ export interface AgentOptions {
   /** `hsk_…` */
   readonly token: string;
   /** `bpk_…`, several with commas, newest first. Without it the agent speaks clear. */
-  readonly key?: string | readonly AgentSeed[] | undefined;
+  readonly key?: string | readonly AgentKey[] | undefined;
   /** `allow` handles what comes in clear, and answers it in clear. */
   readonly plaintext?: "refuse" | "allow" | undefined;
   /** A file's path, or the developer's own store. Without it, each start is a first contact. */
@@ -54,7 +54,7 @@ export function optionsFromEnv(environment: Environment): AgentOptions {
   };
 }
 
-export function seedsOf(key: AgentOptions["key"]): readonly AgentSeed[] {
+export function seedsOf(key: AgentOptions["key"]): readonly AgentKey[] {
   if (key === undefined) return [];
-  return typeof key === "string" ? AgentSeed.parseList(key) : key;
+  return typeof key === "string" ? AgentKey.parseAll(key) : key;
 }

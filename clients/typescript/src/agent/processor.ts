@@ -100,8 +100,12 @@ export class Processor {
   async #open(event: EventObject, session: Session): Promise<Answered | null> {
     const message = event.data as unknown as Message;
     const isSealed = message.payload?.["type"] === "encrypted";
-    if (!isSealed && session.hasKeys && this.options.plaintext !== "allow") {
-      throw new DecryptError("clear");
+    if (!isSealed && session.hasKeys) {
+      // What came in clear can be the server's own where anything was ever encrypted.
+      const isAllowed = this.options.plaintext === "allow";
+      if (!isAllowed || (await session.wasEncrypted(message.conversation_id))) {
+        throw new DecryptError("clear");
+      }
     }
     if (!isSealed || !session.hasKeys) return { message, opened: session.clearMessage(message) };
     const opened = await session.openMessage(message, true);

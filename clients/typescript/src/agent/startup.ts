@@ -3,7 +3,7 @@ import { base64, hex } from "../e2ee/bytes.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
-import { Pins } from "../e2ee/trust.js";
+import { Trust } from "../e2ee/trust.js";
 import { Session } from "../core/session.js";
 import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, SILENT } from "../hooks.js";
@@ -18,7 +18,7 @@ import { ToolCalls } from "./tool-calls.js";
 /** A started agent. */
 export interface Running {
   readonly parts: AgentParts;
-  readonly pins: Pins;
+  readonly pins: Trust;
   /** Keeps pins and marks where the developer said, if they have changed; never fails. */
   readonly save: () => Promise<void>;
 }
@@ -27,6 +27,7 @@ export async function start(
   options: AgentOptions,
   hooks: HookCaller,
   socket: () => Socket | null,
+  signal: AbortSignal,
 ): Promise<Running> {
   const { agentId, token } = options;
   const logger = options.logger ?? SILENT;
@@ -37,7 +38,7 @@ export async function start(
     token: () => token,
   });
   const held = await Promise.all(seedsOf(options.key).map((seed) => seed.keys()));
-  const keys = await checkKeys(http, agentId, held);
+  const keys = await checkKeys(http, agentId, held, signal);
   const self: Principal = { type: "agent", id: agentId };
   const { pins, store, marks } = await loadTrust(options, self, keys, logger);
   await pins.directory(self, keys);
@@ -73,15 +74,16 @@ async function checkKeys(
   http: Http,
   agentId: string,
   held: readonly KeyPair[],
+  signal: AbortSignal,
 ): Promise<KeyPair[]> {
   for (const pair of held) {
-    const mismatch = await checkKey(http, agentId, pair);
+    const mismatch = await checkKey(http, agentId, pair, signal);
     // The key that fits signs. The others open secrets that were wrapped for them.
     if (!mismatch) return [pair, ...held.filter((each) => each !== pair)];
     const expected = mismatch.params["expected_key_ids"] as readonly string[] | undefined;
     if (expected?.length && pair === held.at(-1)) throw mismatch;
   }
-  if (held[0]) await registerKey(http, agentId, held[0]);
+  if (held[0]) await registerKey(http, agentId, held[0], signal);
   return [...held];
 }
 
@@ -90,11 +92,12 @@ async function checkKey(
   http: Http,
   agentId: string,
   pair: KeyPair,
+  signal: AbortSignal,
 ): Promise<AgentKeysMismatch | null> {
   const path = `/agents/${agentId}/keys/check`;
   const body = { key_id: hex(pair.keyId) };
   try {
-    await http.data({ method: "POST", path, body, repeatable: true });
+    await http.data({ method: "POST", path, body, repeatable: true, signal });
     return null;
   } catch (error) {
     if (error instanceof AgentKeysMismatch) return error;
@@ -102,7 +105,12 @@ async function checkKey(
   }
 }
 
-async function registerKey(http: Http, agentId: string, pair: KeyPair): Promise<void> {
+async function registerKey(
+  http: Http,
+  agentId: string,
+  pair: KeyPair,
+  signal: AbortSignal,
+): Promise<void> {
   const publicKey = base64(pair.publicKey);
   const signingPublicKey = base64(pair.signingPublicKey);
   const timestamp = new Date().toISOString();
@@ -118,11 +126,12 @@ async function registerKey(http: Http, agentId: string, pair: KeyPair): Promise<
       schemes: ["bp1"],
     },
     repeatable: true,
+    signal,
   });
 }
 
 interface LoadedTrust {
-  readonly pins: Pins;
+  readonly pins: Trust;
   readonly store: PinStore | null;
   readonly marks: ReadonlyMap<string, EpochMarks>;
 }
@@ -139,10 +148,10 @@ async function loadTrust(
   if (!store) {
     const text = "no pin store: this start is a first contact with everybody";
     if (options.key !== undefined) logger.warn(text);
-    return { pins: new Pins(self, trust, own), store, marks: new Map() };
+    return { pins: new Trust(self, trust, own), store, marks: new Map() };
   }
   const stored = await store.load();
-  const pins = new Pins(self, trust, own, stored?.pins ?? null);
+  const pins = new Trust(self, trust, own, stored?.pins ?? null);
   return { pins, store, marks: new Map(Object.entries(stored?.marks ?? {})) };
 }
 
@@ -151,7 +160,7 @@ const SAVE_DELAY_MS = 500;
 
 /** Keeps pins and marks where the developer said, one save after the other. */
 class Saver {
-  #held: { readonly pins: Pins; readonly session: Session } | null = null;
+  #held: { readonly pins: Trust; readonly session: Session } | null = null;
   #last: Promise<void> = Promise.resolve();
   #timer: ReturnType<typeof setTimeout> | null = null;
   #hasChanged = false;
@@ -161,7 +170,7 @@ class Saver {
     private readonly logger: Logger,
   ) {}
 
-  hold(pins: Pins, session: Session): void {
+  hold(pins: Trust, session: Session): void {
     this.#held = { pins, session };
   }
 

@@ -27,6 +27,7 @@ export class SocketReader {
   isStandby: boolean;
   /** The rest of this connection's events comes again with the next one. */
   #isDropped = false;
+  #hasResumed = false;
 
   constructor(
     private readonly options: AgentOptions,
@@ -54,7 +55,8 @@ export class SocketReader {
     await this.inbox.load.room();
     const { agentId, token } = this.options;
     const { received } = this.inbox;
-    const resume = received && !this.isStandby ? { resume: received } : {};
+    this.#hasResumed = received !== null && !this.isStandby;
+    const resume = this.#hasResumed ? { resume: received } : {};
     return { type: "auth", agent_id: agentId, token, ...resume };
   }
 
@@ -71,9 +73,11 @@ export class SocketReader {
       this.inbox.take(frame as unknown as EventObject, length, this.isStandby);
     }
     if (frame.type === "resync_required") {
-      this.inbox.resync({ oldest: String(frame["oldest"]), head: String(frame["head"]) });
-      // This connection goes on at the head. The next one begins where this agent has ended.
-      return this.#drop();
+      const told = { oldest: String(frame["oldest"]), head: String(frame["head"]) };
+      this.inbox.resync(told, !this.#hasResumed);
+      // This connection goes on at the head. The next one begins at what was not handled.
+      if (!this.isStandby) this.#drop();
+      return;
     }
     if (this.inbox.load.isFull) this.#drop();
   }
@@ -126,8 +130,8 @@ export async function readByPoll(
       if (error instanceof Closed) break;
       if (error instanceof CursorExpired) {
         const { oldest, head } = error.params;
-        inbox.resync({ oldest: String(oldest), head: String(head) });
-        cursor = undefined;
+        inbox.resync({ oldest: String(oldest), head: String(head) }, cursor === undefined);
+        cursor = inbox.received ?? undefined;
       } else if (!(error instanceof BlindpipeError && error.retryable)) {
         throw error;
       }

@@ -4,7 +4,7 @@ import { hex, newUlid } from "../e2ee/bytes.js";
 import type { Tool } from "../e2ee/consent.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { Principal } from "../e2ee/keys.js";
-import { type Notice, Pins, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
+import { type Notice, Trust, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
 import { safetyNumber } from "../e2ee/safety.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
@@ -32,7 +32,7 @@ export interface ClientOptions {
   /** Pins and marks of an earlier run. */
   readonly pins?: StoredPins | undefined;
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
-  /** Pins or marks have changed: keep what `pins.store()` and `session.marks()` give now. */
+  /** Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now. */
   readonly onLearned?: (() => void) | undefined;
   /** The tools of this device. A request for any other is not for it. */
   readonly tools?: Readonly<Record<string, Tool>> | undefined;
@@ -52,7 +52,7 @@ export interface PasswordLogin {
 
 export class Client {
   readonly devices: Devices;
-  #pins: Pins | null = null;
+  #trust: Trust | null = null;
   #session: Session | null = null;
   #rotator: Rotator | null = null;
   readonly #clearChosen = new Set<string>();
@@ -130,19 +130,23 @@ export class Client {
   }
 
   /** The keys of others that this device has learned. Keep what `store()` gives, for ever. */
-  get pins(): Pins {
+  get trust(): Trust {
     const { trust, pins } = this.options;
-    return (this.#pins ??= new Pins(this.self, trust, [], pins ?? null));
+    return (this.#trust ??= new Trust(this.self, trust, [], pins ?? null));
   }
 
   get self(): Principal {
-    return { type: "user", id: this.account.userId };
+    return { type: "user", id: this.userId };
+  }
+
+  get userId(): string {
+    return this.account.userId;
   }
 
   #holdKeys(keys: DeviceKeys): void {
-    this.pins.own(keys.opening.map((key) => hex(key.keyId)));
+    this.trust.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
-    this.#rotator = new Rotator(this.#session, this.self, keys.signer, this.pins, (id, who) => {
+    this.#rotator = new Rotator(this.#session, this.self, keys.signer, this.trust, (id, who) => {
       const details = { type: who.because, principal_id: who.principal.id, key_id: null };
       this.#hooks.call("key_changed", details);
       this.options.logger?.warn("a member was given nothing", { conversation_id: id });
@@ -156,7 +160,7 @@ export class Client {
       signer: keys?.signer ?? null,
       opening: keys?.opening ?? [],
       deviceId: this.account.deviceId,
-      pins: this.pins,
+      pins: this.trust,
       marks: this.options.marks ?? new Map(),
       allowsClear: false,
       onNotice: (notice) => this.#tell(notice),
@@ -212,40 +216,59 @@ export class Client {
     yield* this.account.http.pages<ConversationInfo>("/conversations");
   }
 
-  /**
-   * Opens a conversation, or finds the existing pair. `key_id` is the key of a link from the
-   * agent's own site: it verifies the agent.
-   */
-  async open(
-    what:
-      | { readonly type: "agent"; readonly agent_id: string; readonly key_id?: string }
-      | { readonly type: "direct"; readonly user_id: string }
-      | { readonly type: "group"; readonly title?: string; readonly member_ids: readonly string[] },
-  ): Promise<Conversation> {
-    const { key_id, ...body } = { key_id: undefined, ...what };
-    if (key_id !== undefined && what.type === "agent") {
-      const agent: Principal = { type: "agent", id: what.agent_id };
-      this.pins.link(agent, key_id.toLowerCase()).forEach((notice) => this.#tell(notice));
-    }
+  async #open(what: object): Promise<Conversation> {
     const info = await this.account.http.data<ConversationInfo>({
       method: "POST",
       path: "/conversations",
-      body,
+      body: what,
     });
     return this.conversation(info.conversation_id);
   }
 
+  /**
+   * Opens the conversation with an agent, or finds it. `keyId` is the key of a link from the
+   * agent's own site: it verifies the agent.
+   */
+  async openAgent(
+    agentId: string,
+    { keyId }: { readonly keyId?: string } = {},
+  ): Promise<Conversation> {
+    if (keyId !== undefined) {
+      const agent: Principal = { type: "agent", id: agentId };
+      this.trust.link(agent, keyId.toLowerCase()).forEach((notice) => this.#tell(notice));
+    }
+    return this.#open({ type: "agent", agent_id: agentId });
+  }
+
+  /** Opens the conversation with a person, or finds it. */
+  openDirect(userId: string): Promise<Conversation> {
+    return this.#open({ type: "direct", user_id: userId });
+  }
+
+  /** Opens a new group. */
+  openGroup(
+    memberIds: readonly string[],
+    options: { readonly title?: string } = {},
+  ): Promise<Conversation> {
+    return this.#open({ type: "group", member_ids: memberIds, ...options });
+  }
+
   /** The tap: this person takes the key for that principal's. */
   confirm(principal: Principal, keyId: string): void {
-    if (!this.pins.confirm(principal, keyId)) throw new UsageError("this key was never shown");
+    if (!this.trust.confirm(principal, keyId)) throw new UsageError("this key was never shown");
+    this.#reconsider(principal);
+  }
+
+  #reconsider(principal: Principal): void {
     this.session.reconsider(principal);
+    this.options.onLearned?.();
   }
 
   /** People have compared the safety number of this key. */
   verify(principal: Principal, keyId: string): void {
-    const isDone = this.pins.verify(principal, keyId);
+    const isDone = this.trust.verify(principal, keyId);
     if (!isDone) throw new UsageError("this key was never shown, or it is retired");
-    this.session.reconsider(principal);
+    this.#reconsider(principal);
   }
 
   /** The scopes that agents hold or ask for. */
@@ -267,7 +290,7 @@ export class Client {
   /** 60 digits to compare with somebody, of this device's key and one of theirs. */
   async safetyNumber(principal: Principal, keyId: string): Promise<string> {
     const signer = this.session.options.signer;
-    const other = this.pins.find(principal, keyId);
+    const other = this.trust.find(principal, keyId);
     if (!signer || !other) throw new DecryptError("unknown_sender_key");
     return safetyNumber({ principal: this.self, keys: signer }, { principal, keys: other });
   }
@@ -336,6 +359,7 @@ export class Client {
         if (frame.type === "event") received = String(frame["cursor"]);
         if (frame.type === "resync_required") {
           received = String(frame["head"]);
+          this.session.missedEvents();
           this.#hooks.call("resync", { oldest: String(frame["oldest"]), head: received });
         }
         queue.push(frame, length);

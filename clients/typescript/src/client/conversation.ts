@@ -5,7 +5,8 @@ import { Kind } from "../e2ee/context.js";
 import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import type { FileContent } from "../e2ee/file.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
-import type { OpenedMessage, Session } from "../core/session.js";
+import type { OpenedMessage } from "../core/opened.js";
+import type { Session } from "../core/session.js";
 import type {
   AgentInstance,
   Conversation as ConversationInfo,
@@ -78,7 +79,7 @@ export class Conversation {
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
     const payload = await this.#payload(body, clientMessageId, options);
-    return this.#http.data<Sent>({
+    const sent = await this.#http.data<Sent>({
       method: "POST",
       path: `/conversations/${this.id}/messages`,
       body: {
@@ -89,6 +90,8 @@ export class Conversation {
       },
       repeatable: true,
     });
+    await this.parts.session.sent(sent, payload);
+    return sent;
   }
 
   async #payload(
@@ -177,11 +180,23 @@ export class Conversation {
     await this.rotate();
   }
 
-  /** Newest first, `limit` a page. */
+  /**
+   * Newest first, `limit` a page. A reply to a message that was not read yet stands under the
+   * notice `no_quote`.
+   */
   async *history(options: { limit?: number } = {}): AsyncGenerator<ReceivedMessage> {
     const path = `/conversations/${this.id}/messages`;
-    const messages = this.#http.pages<Message>(path, { limit: options.limit ?? 50 });
-    for await (const message of messages) yield this.open(message, false);
+    let cursor: string | undefined;
+    do {
+      const query = { limit: options.limit ?? 50, cursor };
+      const page = await this.#http.call<Message[]>({ method: "GET", path, query });
+      const newestFirst: ReceivedMessage[] = [];
+      // A message is known before the replies to it.
+      for (const message of page.data.reverse())
+        newestFirst.unshift(await this.open(message, false));
+      yield* newestFirst;
+      cursor = page.nextCursor ?? undefined;
+    } while (cursor);
   }
 
   /** `isLive`: from the inbox, not from the history. */
@@ -200,7 +215,7 @@ export class Conversation {
   /** In a conversation that was encrypted, clear text can be the server's own. */
   async #openClear(message: Message): Promise<ReceivedMessage> {
     const { session, clearChosen } = this.parts;
-    const isChosen = clearChosen.has(this.id) && !(await session.isEncrypted(this.id));
+    const isChosen = clearChosen.has(this.id) && !(await session.wasEncrypted(this.id));
     if (!isChosen) throw new DecryptError("clear");
     return { message, opened: session.clearMessage(message), fault: null };
   }

@@ -66,7 +66,7 @@ export class Devices {
    */
   async revoke(deviceId: string): Promise<void> {
     await this.account.http.data({ method: "DELETE", path: `/users/me/devices/${deviceId}` });
-    await this.events.onRevoked();
+    if (deviceId !== this.account.deviceId) await this.events.onRevoked();
   }
 
   /**

@@ -110,11 +110,11 @@ export class EventReader {
   }
 
   #undecryptable(event: EventObject, fault: DecryptError): void {
-    this.parts.hooks.call("undecryptable", {
-      reason: fault.reason,
-      event_id: event.event_id,
-      conversation_id: event.conversation_id ?? null,
-    });
+    this.#tell(fault, event.event_id, event.conversation_id ?? null);
+  }
+
+  #tell({ reason }: DecryptError, event_id: string | null, conversation_id: string | null): void {
+    this.parts.hooks.call("undecryptable", { reason, event_id, conversation_id });
   }
 
   /**
@@ -126,8 +126,9 @@ export class EventReader {
     const conversationId = String(frame["conversation_id"]);
     const n = Number(frame["n"]);
     const { data, sender } = frame as { data?: unknown; sender?: Principal };
-    if (typeof data !== "string" || !sender) return [];
+    if (!sender) return [];
     try {
+      if (typeof data !== "string") throw new DecryptError("clear");
       const { session } = this.parts;
       if (session.isRemembered(conversationId, sender, streamId)) return [];
       const name = `${principalName(sender)}:${streamId}`;
@@ -138,8 +139,9 @@ export class EventReader {
       const append = String(shown.opened!.content["append"] ?? "");
       return [{ type: "delta", conversationId, streamId, n, append, sender }];
     } catch (error) {
-      if (error instanceof DecryptError) return [];
-      throw error;
+      if (!(error instanceof DecryptError)) throw error;
+      this.#tell(error, null, conversationId);
+      return [];
     }
   }
 }

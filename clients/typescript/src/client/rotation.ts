@@ -2,7 +2,7 @@
 import { base64, idBytes } from "../e2ee/bytes.js";
 import { agentLaneSecret, newSecret, secretId } from "../e2ee/epoch.js";
 import type { KeyPair, Principal } from "../e2ee/keys.js";
-import type { DirectoryKey, NoticeKind, Pins } from "../e2ee/trust.js";
+import type { DirectoryKey, NoticeKind, Trust } from "../e2ee/trust.js";
 import { NOT_GIVEN, sealWrap } from "../e2ee/wrap.js";
 import type { Recipient } from "../core/directory.js";
 import type { Entry, Session } from "../core/session.js";
@@ -36,7 +36,7 @@ export class Rotator {
     private readonly session: Session,
     private readonly self: Principal,
     private readonly keys: KeyPair,
-    private readonly pins: Pins,
+    private readonly pins: Trust,
     private readonly onNotGiven: (conversationId: string, who: NotGiven) => void,
   ) {}
 

@@ -1,7 +1,7 @@
 /** Keys of other principals, from the server into the pins. */
 import { fromBase64, fromHex } from "../e2ee/bytes.js";
 import type { Principal } from "../e2ee/keys.js";
-import type { DirectoryKey, Notice, Pins } from "../e2ee/trust.js";
+import type { DirectoryKey, Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import type { AgentKeys, KeyDirectory } from "./types.js";
@@ -56,7 +56,7 @@ const RECIPIENTS_PAGE_MEMBERS = 100;
 export class Directory {
   constructor(
     private readonly http: Http,
-    private readonly pins: Pins,
+    private readonly pins: Trust,
     /** Called after each list that was read, with what is new in it. */
     private readonly onRead: (notices: readonly Notice[]) => void,
   ) {}

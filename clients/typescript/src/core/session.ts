@@ -3,14 +3,15 @@ import { type Bytes, base64, fromBase64, idBytes, isId } from "../e2ee/bytes.js"
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
 import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
-import type { EpochSecret } from "../e2ee/epoch.js";
+import type { EpochKey } from "../e2ee/epoch.js";
 import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
 import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
-import type { Notice, Pin, Pins } from "../e2ee/trust.js";
+import type { Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
+import { Envelopes, type OpenedMessage, proof } from "./opened.js";
 import type {
   Conversation,
   EventObject,
@@ -18,6 +19,7 @@ import type {
   Member,
   Message,
   OwnGroupKeys,
+  Sent,
 } from "./types.js";
 
 export interface SessionOptions {
@@ -28,7 +30,7 @@ export interface SessionOptions {
   /** The keys that open wraps, the signer's own first. */
   readonly opening: readonly OpeningKeys[];
   readonly deviceId: string | null;
-  readonly pins: Pins;
+  readonly pins: Trust;
   readonly marks: ReadonlyMap<string, EpochMarks>;
   /** An agent's developer takes clear text. */
   readonly allowsClear: boolean;
@@ -37,33 +39,6 @@ export interface SessionOptions {
   readonly onNotice: (notice: Notice, conversationId: string | null) => void;
   /** Pins or marks have changed, which a store keeps. */
   readonly onLearned?: (() => void) | undefined;
-}
-
-/** The sender of something, as far as it is proven. */
-export interface OpenedSender extends Principal {
-  readonly deviceId: string | null;
-  /** An accepted key has signed it. */
-  readonly authentic: boolean;
-  /** The key was known before this start of the program. */
-  readonly pinned: boolean;
-  /** People have compared the key. */
-  readonly verified: boolean;
-  /** The server shows the sender as a member. */
-  readonly member: boolean;
-}
-
-export interface OpenedMessage {
-  readonly content: JsonObject;
-  readonly encrypted: boolean;
-  readonly sender: OpenedSender;
-  /** Signed; null in clear. */
-  readonly sentAt: Date | null;
-  readonly epoch: number;
-  /** The hash by which an answer names this envelope; null in clear. */
-  readonly re: string | null;
-  readonly isReplay: boolean;
-  /** Notices that stand beside it when it is shown. */
-  readonly notices: readonly Notice[];
 }
 
 /** A conversation as far as it is known. */
@@ -75,6 +50,7 @@ export interface Entry {
   /** Members or their keys have changed since they were read. */
   isStale: boolean;
   loading: Promise<void> | null;
+  readonly envelopes: Envelopes;
 }
 
 export class Session {
@@ -107,6 +83,7 @@ export class Session {
         members: new Map(),
         isStale: true,
         loading: null,
+        envelopes: new Envelopes(),
       };
       this.#entries.set(conversationId, entry);
     }
@@ -210,6 +187,11 @@ export class Session {
     await this.takeWraps(conversationId, entry, epoch, [{ wrapped_key: own }]);
   }
 
+  /** The server cannot say what happened meanwhile, so everything is read again. */
+  missedEvents(): void {
+    for (const entry of this.#entries.values()) entry.isStale = true;
+  }
+
   /** Takes note of what an event says about keys and members, before anybody handles it. */
   async observe(event: EventObject): Promise<void> {
     const { data } = event;
@@ -269,11 +251,27 @@ export class Session {
 
   /** Opens something that was found in a conversation. Throws `DecryptError`. */
   async open(conversationId: string, incoming: Incoming): Promise<Shown & { entry: Entry }> {
-    const entry = await this.load(conversationId);
+    const entry = await this.#found(conversationId);
     if (incoming.envelope) await this.#prepare(conversationId, entry, incoming);
     const { pins, maxAgeMs } = this.options;
     const shown = await entry.room.open(pins, { maxAgeMs, ...incoming }, Date.now());
     return { ...shown, entry };
+  }
+
+  /** Something that names a conversation of others has no secret to open with. */
+  async #found(conversationId: string): Promise<Entry> {
+    try {
+      return await this.load(conversationId);
+    } catch (error) {
+      const isForeign = error instanceof BlindpipeError && [403, 404].includes(error.status);
+      throw isForeign ? new DecryptError("no_epoch_key") : error;
+    }
+  }
+
+  /** As `isEncrypted`, for what was found there. Throws `DecryptError`. */
+  async wasEncrypted(conversationId: string): Promise<boolean> {
+    await this.#found(conversationId);
+    return this.isEncrypted(conversationId);
   }
 
   /** Reads the secret and the key that an envelope names, where they are not in memory. */
@@ -290,12 +288,16 @@ export class Session {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const envelope = envelopeOf(message.payload);
     const clientMessageId = message.client_message_id;
-    if (!clientMessageId) throw new DecryptError("malformed");
+    const named = [clientMessageId, message.conversation_id, sender.id];
+    if (!clientMessageId || !named.every((id) => isId(id!))) throw new DecryptError("malformed");
     const place: Place = { kind: Kind.message, clientMessageId, inReplyTo: message.in_reply_to };
     const createdAt = Date.parse(message.created_at);
-    const incoming = { sender, place, envelope, createdAt, isLive };
+    const answered = this.#entry(message.conversation_id).envelopes.get(message.in_reply_to);
+    const incoming = { sender, place, envelope, createdAt, isLive, answered };
     const shown = await this.open(message.conversation_id, incoming);
     const { room } = shown.entry;
+    const re = await envelopeHash(envelope);
+    this.#note(shown.entry, message.message_id, re);
     if (isLive) this.#count(shown.entry, shown.opened!.header.epoch);
     return {
       content: shown.opened!.content,
@@ -308,10 +310,21 @@ export class Session {
       },
       sentAt: new Date(shown.opened!.time),
       epoch: shown.opened!.header.epoch,
-      re: await envelopeHash(envelope),
+      re,
       isReplay: isLive && room.isRemembered(sender, clientMessageId),
       notices: shown.notices,
     };
+  }
+
+  #note(entry: Entry, messageId: string, hash: string): void {
+    // Only people are shown quotes.
+    if (this.options.self.type === "user") entry.envelopes.note(messageId, hash);
+  }
+
+  /** A message of one's own is stored: replies to it are told by its envelope. */
+  async sent({ conversation_id, message_id }: Sent, stored: JsonObject): Promise<void> {
+    if (stored["type"] !== "encrypted") return;
+    this.#note(this.#entry(conversation_id), message_id, await envelopeHash(envelopeOf(stored)));
   }
 
   /** A message that was handled is not handled again under another event. */
@@ -373,7 +386,7 @@ export class Session {
     });
   }
 
-  #sealable({ room }: Entry, answering: number | null): EpochSecret {
+  #sealable({ room }: Entry, answering: number | null): EpochKey {
     // A person rotates before a send; where the limit forbids that, the newest goes on.
     const secret = room.sealable();
     if (!secret || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();
@@ -401,14 +414,6 @@ export class Session {
     const createdAt = Date.now();
     return this.open(conversationId, { sender, place, envelope, createdAt, isLive: true });
   }
-}
-
-function proof(pin: Pin): { authentic: boolean; pinned: boolean; verified: boolean } {
-  return {
-    authentic: pin.standing !== "waiting",
-    pinned: pin.fromStore,
-    verified: pin.standing === "verified",
-  };
 }
 
 function principalOf(member: Member): Principal {

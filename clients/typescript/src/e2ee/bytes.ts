@@ -1,6 +1,9 @@
 /** Bytes, their spellings, and the building blocks of every layout in `bp1`. */
 import { DecryptError, UsageError } from "./errors.js";
 
+/** A `CryptoKey`, named without the types of browsers, which a project for Node may not have. */
+export type NativeKey = Awaited<ReturnType<typeof crypto.subtle.importKey>>;
+
 /** Bytes that own a plain buffer, as WebCrypto wants them. */
 export type Bytes = Uint8Array<ArrayBuffer>;
 

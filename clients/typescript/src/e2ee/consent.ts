@@ -2,7 +2,7 @@
 import { Kind, type RequestPlace } from "./context.js";
 import { DecryptError } from "./errors.js";
 import type { Incoming, Room, Shown } from "./room.js";
-import type { Pins } from "./trust.js";
+import type { Trust } from "./trust.js";
 import { type Principal, principalName } from "./keys.js";
 import { type Bytes, equal, hex, idBytes } from "./bytes.js";
 
@@ -110,7 +110,7 @@ export interface Asked {
  */
 export function openResponse(
   room: Room,
-  pins: Pins,
+  pins: Trust,
   incoming: Incoming,
   asked: Asked,
   now: number,

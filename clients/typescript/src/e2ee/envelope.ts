@@ -1,6 +1,7 @@
 /** The envelope: one function for everything that is encrypted. */
 import {
   type Bytes,
+  type NativeKey,
   EMPTY,
   base64,
   compare,
@@ -25,7 +26,7 @@ import {
   paddedLength,
 } from "./content.js";
 import { Kind, type Place, contextBytes } from "./context.js";
-import { type EpochSecret, LANE_AGENT, LANE_EVERYONE } from "./epoch.js";
+import { type EpochKey, LANE_AGENT, LANE_EVERYONE } from "./epoch.js";
 import { DecryptError, UsageError } from "./errors.js";
 import { type KeyPair, type Principal, type PublicKeys, principalBytes } from "./keys.js";
 import { gcmOpen, gcmSeal, hkdf, sha256, sign, verify } from "./primitives.js";
@@ -46,7 +47,7 @@ export interface View {
 export const VIEW_UNKNOWN: View = { listVersion: 0, keysHash: new Uint8Array(16) };
 
 export interface SealInput {
-  readonly secret: EpochSecret;
+  readonly secret: EpochKey;
   readonly place: Place;
   readonly sender: Principal;
   readonly keys: KeyPair;
@@ -87,7 +88,7 @@ async function messageKeys(messageSecret: Uint8Array): Promise<MessageKeys> {
   return { key: bytes.slice(0, 32), nonce: bytes.slice(32, 44), commitment: bytes.slice(44) };
 }
 
-async function slotKey(lane: CryptoKey, salt: Bytes): Promise<{ key: Bytes; nonce: Bytes }> {
+async function slotKey(lane: NativeKey, salt: Bytes): Promise<{ key: Bytes; nonce: Bytes }> {
   const bytes = await hkdf(lane, salt, label("slot"), 44);
   return { key: bytes.slice(0, 32), nonce: bytes.slice(32) };
 }
@@ -235,7 +236,7 @@ export interface OpenInput {
   readonly secret: (
     epoch: number,
     sid: Bytes,
-  ) => EpochSecret | undefined | Promise<EpochSecret | undefined>;
+  ) => EpochKey | undefined | Promise<EpochKey | undefined>;
   /** The keys of this `key_id` of the sender, if they are known. */
   readonly senderKeys: (keyId: Bytes) => PublicKeys | undefined | Promise<PublicKeys | undefined>;
 }
@@ -289,7 +290,7 @@ function checkPlace(header: Header, kind: Kind, sender: Principal): void {
   if (header.kind !== kind || !mayWrite(sender, kind)) throw new DecryptError("unknown_kind");
 }
 
-async function messageSecretOf(header: Header, secret: EpochSecret): Promise<Bytes> {
+async function messageSecretOf(header: Header, secret: EpochKey): Promise<Bytes> {
   if (secret.kind === 1 || header.agentId) {
     return hkdf(await secret.lane(header.agentId), header.salt, label("message"), 32);
   }
@@ -298,7 +299,7 @@ async function messageSecretOf(header: Header, secret: EpochSecret): Promise<Byt
   return openSlot(slot.sealed, await secret.lane(secret.agentId), header);
 }
 
-async function openSlot(sealed: Bytes, lane: CryptoKey, header: Header): Promise<Bytes> {
+async function openSlot(sealed: Bytes, lane: NativeKey, header: Header): Promise<Bytes> {
   const { key, nonce } = await slotKey(lane, header.salt);
   try {
     return await gcmOpen(key, nonce, sealed, header.bytes.subarray(0, FIXED_BYTES));

@@ -1,5 +1,16 @@
 /** The secret of an epoch, and the secrets of its lanes. */
-import { type Bytes, EMPTY, concat, equal, hex, label, random, u32, u8 } from "./bytes.js";
+import {
+  type Bytes,
+  EMPTY,
+  type NativeKey,
+  concat,
+  equal,
+  hex,
+  label,
+  random,
+  u32,
+  u8,
+} from "./bytes.js";
 import { DecryptError } from "./errors.js";
 import { hkdf, hkdfKey } from "./primitives.js";
 
@@ -18,7 +29,7 @@ function agentLane(agentId: Uint8Array): Bytes {
 
 /** `sid` names a secret and commits to it. */
 export function secretId(
-  secret: Uint8Array | CryptoKey,
+  secret: Uint8Array | NativeKey,
   conversation: Uint8Array,
   epoch: number,
 ): Promise<Bytes> {
@@ -26,7 +37,7 @@ export function secretId(
 }
 
 function laneBytes(
-  secret: Uint8Array | CryptoKey,
+  secret: Uint8Array | NativeKey,
   conversation: Uint8Array,
   epoch: number,
   lane: Uint8Array,
@@ -59,16 +70,16 @@ export function newSecret(): Bytes {
 }
 
 /** A secret that is held: it opens and seals, and does not show its bytes. */
-export class EpochSecret {
-  readonly #key: CryptoKey;
-  readonly #lanes = new Map<string, Promise<CryptoKey>>();
+export class EpochKey {
+  readonly #key: NativeKey;
+  readonly #lanes = new Map<string, Promise<NativeKey>>();
 
   private constructor(
     readonly kind: SecretKind,
     readonly conversation: Bytes,
     readonly epoch: number,
     readonly sid: Bytes,
-    key: CryptoKey,
+    key: NativeKey,
     /** The agent whose lane this is, for kind 2. */
     readonly agentId: Bytes | null,
   ) {
@@ -76,14 +87,10 @@ export class EpochSecret {
   }
 
   /** The secret of everyone's lane and of every agent's. */
-  static async ofEpoch(
-    secret: Uint8Array,
-    conversation: Bytes,
-    epoch: number,
-  ): Promise<EpochSecret> {
+  static async ofEpoch(secret: Uint8Array, conversation: Bytes, epoch: number): Promise<EpochKey> {
     const key = await hkdfKey(secret);
     const sid = await secretId(key, conversation, epoch);
-    return new EpochSecret(1, conversation, epoch, sid, key, null);
+    return new EpochKey(1, conversation, epoch, sid, key, null);
   }
 
   /** The secret of one agent's lane. Its `sid` proves nothing, so the wrap's signature must. */
@@ -93,8 +100,8 @@ export class EpochSecret {
     epoch: number,
     sid: Bytes,
     agentId: Bytes,
-  ): Promise<EpochSecret> {
-    return new EpochSecret(2, conversation, epoch, sid, await hkdfKey(secret), agentId);
+  ): Promise<EpochKey> {
+    return new EpochKey(2, conversation, epoch, sid, await hkdfKey(secret), agentId);
   }
 
   get opensEverything(): boolean {
@@ -102,7 +109,7 @@ export class EpochSecret {
   }
 
   /** Everyone's lane (`null`) or an agent's. Throws `no_epoch_key` beyond this secret's reach. */
-  lane(agentId: Bytes | null): Promise<CryptoKey> {
+  lane(agentId: Bytes | null): Promise<NativeKey> {
     if (this.kind === 2) {
       if (!agentId || !equal(agentId, this.agentId!)) throw new DecryptError("no_epoch_key");
       return Promise.resolve(this.#key);

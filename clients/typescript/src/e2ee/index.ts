@@ -22,6 +22,7 @@ export * from "./room.js";
 export * from "./consent.js";
 export {
   type Bytes,
+  type NativeKey,
   base64,
   fromBase64,
   hex,

@@ -1,6 +1,7 @@
 /** Keys of devices and agents, their ids, and introductions. */
 import {
   type Bytes,
+  type NativeKey,
   EMPTY,
   base64url,
   concat,
@@ -78,14 +79,14 @@ export async function isUsable(keys: PublicKeys): Promise<boolean> {
 export interface OpeningKeys {
   readonly keyId: Bytes;
   /** X25519, not extractable. */
-  readonly exchange: CryptoKey;
-  readonly exchangePublic: CryptoKey;
+  readonly exchange: NativeKey;
+  readonly exchangePublic: NativeKey;
 }
 
 /** The private and public keys of a device or an agent. */
 export interface KeyPair extends PublicKeys, OpeningKeys {
   /** Ed25519, not extractable. */
-  readonly signing: CryptoKey;
+  readonly signing: NativeKey;
 }
 
 /** An earlier X25519 key, by the id of the pair that it belonged to. */
@@ -135,24 +136,24 @@ function crc32(bytes: Uint8Array): number {
 }
 
 /** The seed of one agent of one deployment. It does not print. */
-export class AgentSeed {
+export class AgentKey {
   readonly #seed: Bytes;
 
   private constructor(seed: Bytes) {
     this.#seed = seed;
   }
 
-  static generate(): AgentSeed {
-    return new AgentSeed(random(32));
+  static random(): AgentKey {
+    return new AgentKey(random(32));
   }
 
-  static fromBytes(seed: Uint8Array): AgentSeed {
+  static fromBytes(seed: Uint8Array): AgentKey {
     if (seed.length !== 32) throw new UsageError("an agent's seed has 32 bytes");
-    return new AgentSeed(Uint8Array.from(seed));
+    return new AgentKey(Uint8Array.from(seed));
   }
 
   /** Reads `bpk_…`, the form of `BLINDPIPE_KEY`. */
-  static parse(text: string): AgentSeed {
+  static parse(text: string): AgentKey {
     const fault = new UsageError("not an agent key: it is bpk_ and 48 characters");
     if (!text.startsWith(AGENT_KEY_PREFIX) || text.length !== 52) throw fault;
     let bytes: Bytes;
@@ -163,16 +164,16 @@ export class AgentSeed {
     }
     const seed = bytes.slice(0, 32);
     if (!equal(u32(crc32(seed)), bytes.subarray(32))) throw fault;
-    return new AgentSeed(seed);
+    return new AgentKey(seed);
   }
 
   /** Several, newest first, with commas: old epochs were wrapped for old keys. */
-  static parseList(text: string): AgentSeed[] {
-    return text.split(",").map((part) => AgentSeed.parse(part.trim()));
+  static parseAll(text: string): AgentKey[] {
+    return text.split(",").map((part) => AgentKey.parse(part.trim()));
   }
 
   /** The secret as text. */
-  expose(): string {
+  toText(): string {
     return AGENT_KEY_PREFIX + base64url(concat(this.#seed, u32(crc32(this.#seed))));
   }
 
@@ -188,11 +189,11 @@ export class AgentSeed {
   }
 
   toJSON(): string {
-    return "AgentSeed";
+    return "AgentKey";
   }
 
   [Symbol.for("nodejs.util.inspect.custom")](): string {
-    return "AgentSeed";
+    return "AgentKey";
   }
 }
 

@@ -3,6 +3,7 @@
  * a thread: for a message of a few hundred bytes that is most of the time.
  */
 import type { KeyObject } from "node:crypto";
+import type { NativeKey } from "./bytes.js";
 
 type NodeCrypto = typeof import("node:crypto");
 
@@ -15,10 +16,10 @@ function find(): NodeCrypto | undefined {
   return process.getBuiltinModule?.("node:crypto");
 }
 
-const keys = new WeakMap<CryptoKey, KeyObject>();
+const keys = new WeakMap<NativeKey, KeyObject>();
 
 /** Gives a key to Node's library; its bytes stay where they are. */
-export function nativeKey(library: NodeCrypto, key: CryptoKey): KeyObject {
+export function nativeKey(library: NodeCrypto, key: NativeKey): KeyObject {
   let found = keys.get(key);
   if (!found) keys.set(key, (found = library.KeyObject.from(key)));
   return found;

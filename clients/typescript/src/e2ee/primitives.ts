@@ -1,5 +1,5 @@
 /** The primitives by the scheme's names: WebCrypto, and Node's own library for short texts. */
-import { type Bytes, EMPTY, concat, fromHex, hex } from "./bytes.js";
+import { type Bytes, EMPTY, type NativeKey, concat, fromHex, hex } from "./bytes.js";
 import { DecryptError } from "./errors.js";
 import { Recent, native, nativeKey } from "./native.js";
 
@@ -27,12 +27,12 @@ export async function sha512(...parts: readonly Uint8Array[]): Promise<Bytes> {
 }
 
 /** A secret as a key that scripts cannot read back. */
-export function hkdfKey(secret: Uint8Array): Promise<CryptoKey> {
+export function hkdfKey(secret: Uint8Array): Promise<NativeKey> {
   return subtle.importKey("raw", secret as Bytes, "HKDF", false, ["deriveBits"]);
 }
 
 export async function hkdf(
-  key: CryptoKey | Uint8Array,
+  key: NativeKey | Uint8Array,
   salt: Uint8Array,
   info: Uint8Array,
   length: number,
@@ -100,16 +100,16 @@ function openInline(
   }
 }
 
-export function importX25519(privateKey: Uint8Array, extractable = false): Promise<CryptoKey> {
+export function importX25519(privateKey: Uint8Array, extractable = false): Promise<NativeKey> {
   const pkcs8 = concat(PKCS8_X25519, privateKey);
   return subtle.importKey("pkcs8", pkcs8, "X25519", extractable, ["deriveBits"]);
 }
 
-export function importX25519Public(publicKey: Uint8Array): Promise<CryptoKey> {
+export function importX25519Public(publicKey: Uint8Array): Promise<NativeKey> {
   return subtle.importKey("raw", publicKey as Bytes, "X25519", true, []);
 }
 
-export function importEd25519(seed: Uint8Array, extractable = false): Promise<CryptoKey> {
+export function importEd25519(seed: Uint8Array, extractable = false): Promise<NativeKey> {
   return subtle.importKey("pkcs8", concat(PKCS8_ED25519, seed), "Ed25519", extractable, ["sign"]);
 }
 
@@ -121,7 +121,7 @@ export async function publicHalf(kind: "X25519" | "Ed25519", secret: Uint8Array)
   return Uint8Array.from(binary, (character) => character.charCodeAt(0));
 }
 
-export async function sign(key: CryptoKey, text: Uint8Array): Promise<Bytes> {
+export async function sign(key: NativeKey, text: Uint8Array): Promise<Bytes> {
   if (native) return new Uint8Array(native.sign(null, text, nativeKey(native, key)));
   return new Uint8Array(await subtle.sign("Ed25519", key, text as Bytes));
 }

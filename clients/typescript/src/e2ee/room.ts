@@ -2,7 +2,7 @@
 import { type Bytes, equal, fromBase64, hex, idBytes, isId, isZero } from "./bytes.js";
 import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
-import type { EpochSecret } from "./epoch.js";
+import type { EpochKey } from "./epoch.js";
 import { DecryptError, type DecryptReason } from "./errors.js";
 import { type OpeningKeys, type Principal, isUsable, keyId, principalBytes, principalName } from "./keys.js";
 import {
@@ -10,7 +10,7 @@ import {
   type Notice,
   type NoticeKind,
   type Pin,
-  type Pins,
+  type Trust,
   type Standing,
   isAccepted,
   notice,
@@ -53,7 +53,7 @@ export interface ServerEpoch {
 
 /** The secret to seal with, or the act before it. An agent cannot rotate: it waits. */
 export type Sealing =
-  { readonly with: EpochSecret } | { readonly rotate: number } | { readonly wait: true };
+  { readonly with: EpochKey } | { readonly rotate: number } | { readonly wait: true };
 
 /** `ask_person`: somebody here does not speak `bp1`, and nobody chose to write in clear. */
 export type Writing = "encrypted" | "clear" | "ask_person";
@@ -104,7 +104,7 @@ export class Refusal extends DecryptError {
 }
 
 interface Newest {
-  readonly secret: EpochSecret;
+  readonly secret: EpochKey;
   readonly time: number;
   readonly rotator: Principal;
   readonly maySeal: boolean;
@@ -117,7 +117,7 @@ interface Member {
 
 export class Room {
   #members: Map<string, Member> | null = null;
-  readonly #held = new Map<string, EpochSecret>();
+  readonly #held = new Map<string, EpochKey>();
   #newest: Newest | null = null;
   #marks: EpochMarks;
   #server: ServerEpoch = { epoch: 0, rotationRequired: false, messages: 0 };
@@ -149,11 +149,11 @@ export class Room {
     return this.#server;
   }
 
-  get newest(): EpochSecret | null {
+  get newest(): EpochKey | null {
     return this.#newest?.secret ?? null;
   }
 
-  secret(epoch: number, sid: Uint8Array): EpochSecret | undefined {
+  secret(epoch: number, sid: Uint8Array): EpochKey | undefined {
     return this.#held.get(secretName(epoch, sid));
   }
 
@@ -192,7 +192,7 @@ export class Room {
 
   /** Takes a wrap. It replaces no secret that is held. Throws `DecryptError`. */
   async wrap(
-    pins: Pins,
+    pins: Trust,
     keys: readonly OpeningKeys[],
     epoch: number,
     wrapped: string,
@@ -261,7 +261,7 @@ export class Room {
   }
 
   /** The newest secret if it may seal, also where a rotation is due that the limit forbids. */
-  sealable(): EpochSecret | null {
+  sealable(): EpochKey | null {
     const newest = this.#newest;
     return newest?.maySeal && this.#server.epoch >= newest.secret.epoch ? newest.secret : null;
   }
@@ -270,7 +270,7 @@ export class Room {
    * How to write here. `clearChosen`: the person chose to write in clear here; for an agent, it
    * answers what came in clear. A conversation that was encrypted never goes back.
    */
-  writing(pins: Pins, clearChosen: boolean): Writing {
+  writing(pins: Trust, clearChosen: boolean): Writing {
     const self = principalName(pins.me);
     const others = [...(this.#members ?? [])].filter(([name]) => name !== self);
     const doAllSpeak =
@@ -281,7 +281,7 @@ export class Room {
   }
 
   /** Decides what a key that the server lists is given at a rotation. */
-  async give(pins: Pins, to: Principal, key: DirectoryKey): Promise<Given> {
+  async give(pins: Trust, to: Principal, key: DirectoryKey): Promise<Given> {
     const member = this.#members?.get(principalName(to));
     if (!member) return { because: "not_member" };
     if (!(await isUsable(key))) return { because: "unusable_key" };
@@ -292,14 +292,11 @@ export class Room {
   }
 
   /** Decides about a message or a delta; null if it was here before. Throws `DecryptError`. */
-  async message(pins: Pins, incoming: Incoming, now: number): Promise<Shown | null> {
+  async message(pins: Trust, incoming: Incoming, now: number): Promise<Shown | null> {
     if (!incoming.envelope) return this.clear(pins.me, incoming);
     const shown = await this.open(pins, incoming, now);
     const { place, sender } = incoming;
     if (place.kind === Kind.message) {
-      const re = shown.opened?.content["re"];
-      const fits = typeof re === "string" && incoming.answered && sameBytes(re, incoming.answered);
-      if (place.inReplyTo && !fits) shown.notices.push(notice("no_quote", sender));
       if (this.isRemembered(sender, place.clientMessageId)) return null;
       this.remember(sender, place.clientMessageId);
     } else if (place.kind === Kind.delta && isId(place.streamId)) {
@@ -309,7 +306,7 @@ export class Room {
   }
 
   /** Opens what came, and says what is to be said of it; nothing is remembered. */
-  async open(pins: Pins, incoming: Incoming, now: number): Promise<Shown> {
+  async open(pins: Trust, incoming: Incoming, now: number): Promise<Shown> {
     const { sender, place, envelope } = incoming;
     if (!envelope) throw new DecryptError("clear");
     let opened: Opened;
@@ -333,6 +330,8 @@ export class Room {
     if (Math.abs(opened.time - incoming.createdAt) > MAX_TIME_APART_MS) {
       notices.push(notice("other_time", sender));
     }
+    const isReply = place.kind === Kind.message && place.inReplyTo;
+    if (isReply && !answers(opened, incoming)) notices.push(notice("no_quote", sender));
     return { opened, pin, standing: pin.standing, notices };
   }
 
@@ -393,6 +392,12 @@ function isStale(me: Principal, incoming: Incoming, time: number, now: number): 
     case Kind.response:
       return false;
   }
+}
+
+/** Whether `re` names the envelope that `inReplyTo` does. */
+function answers({ content }: Opened, { answered }: Incoming): boolean {
+  const re = content["re"];
+  return typeof re === "string" && !!answered && sameBytes(re, answered);
 }
 
 function sameBytes(one: string, other: string): boolean {

@@ -126,7 +126,7 @@ export interface StoredPins {
 
 type Listed = readonly [id: string, key: DirectoryKey];
 
-export class Pins {
+export class Trust {
   readonly #principals = new Map<string, PrincipalPins>();
   readonly #own: Set<string>;
 

@@ -13,7 +13,7 @@ import {
   u8,
   ulid,
 } from "./bytes.js";
-import { EpochSecret, type SecretKind, secretId } from "./epoch.js";
+import { EpochKey, type SecretKind, secretId } from "./epoch.js";
 import { DecryptError, UsageError } from "./errors.js";
 import {
   type KeyPair,
@@ -93,7 +93,7 @@ export async function sealWrap(input: WrapInput): Promise<string> {
 
 /** A wrap that has opened. The signature is judged with the rotator's key. */
 export interface OpenedWrap {
-  readonly secret: EpochSecret;
+  readonly secret: EpochKey;
   readonly epoch: number;
   readonly sid: Bytes;
   readonly previousSid: Bytes;
@@ -174,15 +174,15 @@ async function readWrap(
   const recipientId = principalBytes(recipient).slice(1);
   const secret =
     kind === 1
-      ? await EpochSecret.ofEpoch(raw, conversation, epoch)
-      : await EpochSecret.ofLane(raw, conversation, epoch, sid, recipientId);
+      ? await EpochKey.ofEpoch(raw, conversation, epoch)
+      : await EpochKey.ofLane(raw, conversation, epoch, sid, recipientId);
   return describeWrap(plain, info, secret, epoch, sid);
 }
 
 function describeWrap(
   plain: Bytes,
   info: Bytes,
-  secret: EpochSecret,
+  secret: EpochKey,
   epoch: number,
   sid: Bytes,
 ): OpenedWrap {

@@ -46,7 +46,7 @@ async function ask(cluster: DevCluster, text: string): Promise<void> {
   });
   await client.devices.restore(setting("PERSON_PROTECTION_PASSWORD"));
   const agentId = setting("BLINDPIPE_AGENT_ID");
-  const conversation = await client.open({ type: "agent", agent_id: agentId });
+  const conversation = await client.openAgent(agentId);
   let sent: string | null = null;
   for await (const event of client.events({ signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })) {
     if (event.type === "caught_up" && !sent) sent = (await conversation.send(text)).message_id;

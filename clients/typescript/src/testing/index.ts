@@ -3,14 +3,14 @@
  *
  * @module testing
  */
-import { spawn, type ChildProcess } from "node:child_process";
+import { spawn } from "node:child_process";
 import { existsSync, readFileSync, readdirSync, realpathSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import tls from "node:tls";
 import type { AgentOptions } from "../agent/options.js";
 import { Client, type ClientOptions } from "../client/client.js";
-import { AgentSeed } from "../e2ee/keys.js";
+import { AgentKey } from "../e2ee/keys.js";
 import { newUlid } from "../e2ee/bytes.js";
 
 const READY_TIMEOUT_MS = 60_000;
@@ -23,6 +23,12 @@ interface ClusterFile {
   readonly nodes: readonly { readonly base_url: string; readonly pid: number }[];
   readonly ca_file: string;
   readonly mail_dir: string;
+}
+
+/** The part of a started program that its end needs. */
+interface Started {
+  once(event: "exit", listener: () => void): unknown;
+  kill(signal: "SIGINT"): boolean;
 }
 
 export interface DevClusterOptions {
@@ -44,13 +50,17 @@ export interface TestUser {
 export async function devCluster(options: DevClusterOptions = {}): Promise<DevCluster> {
   const dir = options.dir ?? process.env["BLINDPIPE_DEV"] ?? nearest(".dev") ?? resolve(".dev");
   const file = join(dir, "cluster.json");
-  let child: ChildProcess | null = null;
+  let child: Started | null = null;
   if (!existsSync(file)) {
     const program = options.program ?? nearest("target/debug/devcluster");
     if (!program) throw new Error("no development cluster runs, and its program is not built");
     const parameters = ["--dir", dir, "--no-demo"];
     child = spawn(program, parameters, { stdio: "ignore", env: process.env });
-    await until(() => existsSync(file), READY_TIMEOUT_MS, "the cluster did not start");
+    let hasEnded = false;
+    child.once("exit", () => (hasEnded = true));
+    const isThere = (): boolean => hasEnded || existsSync(file);
+    await until(isThere, READY_TIMEOUT_MS, "the cluster did not start");
+    if (hasEnded) throw new Error("the development cluster has ended");
   }
   const cluster = new DevCluster(file, child);
   cluster.trustAuthority();
@@ -75,7 +85,7 @@ export class DevCluster {
   constructor(
     /** The cluster's own description. */
     readonly file: string,
-    private readonly child: ChildProcess | null,
+    private readonly child: Started | null,
   ) {}
 
   #read(): ClusterFile {
@@ -155,7 +165,7 @@ export class DevCluster {
       url: this.nodes.at(-1)!,
       agentId: made.agent_id,
       token: made.token,
-      key: AgentSeed.generate().expose(),
+      key: AgentKey.random().toText(),
     };
   }
 
@@ -167,7 +177,7 @@ export class DevCluster {
   /** Stops what `devCluster()` started. */
   async stop(): Promise<void> {
     if (!this.child) return;
-    const ended = new Promise((resolve) => this.child!.once("exit", resolve));
+    const ended = new Promise<void>((resolve) => this.child!.once("exit", resolve));
     this.child.kill("SIGINT");
     await ended;
   }

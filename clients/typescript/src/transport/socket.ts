@@ -245,7 +245,9 @@ export class Socket {
       case 1013:
       case 4410:
         // At once, but a server that ends every connection so is not asked without a pause.
-        return this.#attempt++ === 0 ? 0 : this.#jitter();
+        if (this.#attempt > 0) return this.#jitter();
+        this.#attempt = 1;
+        return 0;
       default:
         return this.#jitter();
     }

@@ -1,7 +1,7 @@
 """The agent's side: events in, answers out, each exactly once."""
 
 from ..core.files import NewFile
-from ..core.session import Sender
+from ..core.opened import Sender
 from ..core.types import Event, Message, Sent
 from .agent import Agent
 from .context import Context, QuestionAnswer, ReceivedFile

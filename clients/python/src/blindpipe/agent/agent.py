@@ -20,7 +20,7 @@ from .inbox import Inbox, InboxParts
 from .options import AgentOptions
 from .processor import Handler, Handlers, Middleware, Processor
 from .startup import Running, start
-from .transports import SocketReader, read_by_poll
+from .transports import SocketReader, read_by_poll, unless_stopped
 from .webhook import (
     DEADLINE_SECONDS,
     RETRY_SECONDS,
@@ -50,6 +50,8 @@ class Agent:
         self._http = Http(options.url, self._hooks, self._token, ssl_context=options.ssl_context)
         self._starting: asyncio.Task[Running] | None = None
         self._stopping: asyncio.Event | None = None
+        self._is_stopped = False
+        self._is_activated = False
         self._reader: SocketReader | None = None
         self._failure: BaseException | None = None
 
@@ -125,6 +127,7 @@ class Agent:
         if not running.trust.confirm(who, bytes.fromhex(key_id)):
             raise UsageError("this key was never shown")
         running.parts.session.reconsider(who)
+        running.parts.session.options.on_learned()
         await running.save()
 
     def run(self, *, transport: Transport = "socket", standby: bool = False) -> None:
@@ -132,20 +135,25 @@ class Agent:
         asyncio.run(self.serve(transport=transport, standby=standby))
 
     async def serve(self, *, transport: Transport = "socket", standby: bool = False) -> None:
-        """As `run`, in a loop that runs already. `stop()` ends it.
+        """As `run`, in a loop that runs already. `stop()` ends it, also before it has begun.
 
         `poll` is for cron and serverless. A standby keeps keys warm and handles nothing until
         `activate()`.
         """
-        self._stopping, self._failure = asyncio.Event(), None
+        stopping = self._stopping = asyncio.Event()
+        if self._is_stopped:
+            return await self.close()
+        self._failure = None
         unwatch = self._watch_signals()
         try:
-            running = await self._start()
-            inbox = self._inbox(running, self._stopping)
+            running = await unless_stopped(stopping, self._start())
+            if running is None:
+                return self._abandon_start()
+            inbox = self._inbox(running, stopping)
             if transport == "poll":
-                await read_by_poll(running.parts, inbox, self._hooks, self._stopping)
+                await read_by_poll(running.parts, inbox, self._hooks, stopping)
             else:
-                await self._run_socket(running, inbox, self._stopping, standby)
+                await self._run_socket(running, inbox, stopping, standby)
             await running.save()
             if self._failure is not None:
                 raise self._failure
@@ -153,6 +161,11 @@ class Agent:
             unwatch()
             self._reader = None
             await self.close()
+
+    def _abandon_start(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
 
     def _inbox(self, running: Running, stopping: asyncio.Event) -> Inbox:
         return Inbox(
@@ -180,7 +193,8 @@ class Agent:
     async def _run_socket(
         self, running: Running, inbox: Inbox, stopping: asyncio.Event, standby: bool
     ) -> None:
-        reader = SocketReader(self._options, self._hooks, inbox, running.parts.http, standby)
+        is_standby = standby and not self._is_activated
+        reader = SocketReader(self._options, self._hooks, inbox, running.parts.http, is_standby)
         self._reader = reader
         ended = asyncio.create_task(reader.socket.run())
         stops = asyncio.create_task(stopping.wait())
@@ -194,12 +208,17 @@ class Agent:
             ended.cancel()
 
     def stop(self) -> None:
-        """Takes no more events, lets handlers end, acknowledges, and closes."""
+        """Takes no more events, lets handlers end, acknowledges, and closes.
+
+        It is final: what is served after it ends at once.
+        """
+        self._is_stopped = True
         if self._stopping is not None:
             self._stopping.set()
 
     def activate(self) -> None:
         """Ends a standby: this process handles the events from the last acknowledgement on."""
+        self._is_activated = True
         if self._reader is not None:
             self._reader.activate()
 
@@ -248,13 +267,16 @@ class Agent:
         return WebhookAnswer(200)
 
     async def _deliver(self, event: Event) -> None:
-        parts = (await self._start()).parts
+        running = await self._start()
+        parts = running.parts
         if event["event"] == "artifact_response":
             parts.tool_calls.deliver(event["data"])
         await parts.session.observe(event)
         # A delivery tells which attempt it is.
         replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
         await self._processor.process(event, parts, replayed)
+        # A process that serves deliveries may be frozen between them.
+        await running.save()
 
     def asgi(self, secrets: Secrets) -> AsgiApp:
         """A receiver of deliveries, for any ASGI server or framework."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..core.files import NewFile, download_file, upload_file
-from ..core.session import Sender
+from ..core.opened import Sender
 from ..core.types import Event, Grant, JsonObject, Message, Sent, milliseconds
 from ..e2ee import ids
 from ..e2ee.envelope import Request

@@ -92,9 +92,13 @@ class Inbox:
             self._intake = asyncio.create_task(self._take_in())
         return has_room
 
-    def resync(self, head: str) -> None:
-        """The server cannot say what came before `head`."""
-        self.received = head
+    def resync(self, begin: str | None) -> None:
+        """Earlier cursors mean nothing any more.
+
+        Reading begins after the last acknowledgement; after `begin` if that is too old as well.
+        """
+        self.received = begin
+        self._acks.forget()
         self._setup.parts.session.missed_events()
 
     async def _take_in(self) -> None:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ..api_errors import IdempotencyConflict
-from ..core.session import OpenedMessage, Session
+from ..core.opened import OpenedMessage
+from ..core.session import Session
 from ..core.types import JsonObject, Message, Sent, is_sealed
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace

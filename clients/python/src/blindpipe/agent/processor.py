@@ -9,7 +9,7 @@ from typing import cast
 
 from ..core.session import Session
 from ..core.types import Event, JsonObject, Message, is_sealed
-from ..e2ee import E2eeError, from_base64, ids
+from ..e2ee import E2eeError, Principal, from_base64, ids
 from ..e2ee.ids import Origin
 from ..hooks import HookCaller
 from .context import Context, QuestionAnswer
@@ -94,8 +94,11 @@ class Processor:
         """The opened message; None if it was handled before. Raises `E2eeError`."""
         message = cast(Message, event["data"])
         sealed = is_sealed(message["payload"])
-        if not sealed and session.has_keys and self._options.plaintext != "allow":
-            raise E2eeError("clear")
+        if not sealed and session.has_keys:
+            # What came in clear can be the server's own where anything was ever encrypted.
+            allows = self._options.plaintext == "allow"
+            if not allows or await session.was_encrypted(message["conversation_id"]):
+                raise E2eeError("clear")
         if not sealed or not session.has_keys:
             return Answered(message, session.clear_message(message))
         opened = await session.open_message(message, live=True)
@@ -137,8 +140,18 @@ async def _asked_question(answered: Answered, parts: AgentParts) -> JsonObject |
     if asked.re is not None and not _same_hash(opened.content.get("re"), asked.re):
         return None
     may_answer = asked.content.get("for")
-    meant = isinstance(may_answer, list) and opened.sender.id in may_answer
+    meant = isinstance(may_answer, list) and any(
+        _same_id(each, opened.sender.principal) for each in may_answer
+    )
     return asked.content if meant else None
+
+
+def _same_id(one: object, other: Principal) -> bool:
+    """Ids have several spellings, so their bytes are compared."""
+    try:
+        return isinstance(one, str) and ids.parse(one) == other.id
+    except E2eeError:
+        return False
 
 
 def _same_hash(one: object, other: str) -> bool:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from ..api_errors import AgentKeysMismatch
 from ..core.session import Session, SessionOptions
@@ -53,7 +54,6 @@ async def start(
             principal_id=ids.principal_id(notice.about),
             key_id=notice.key.hex() if notice.key else None,
         )
-        saver.soon()
 
     max_age = options.max_age
     session = Session(
@@ -67,6 +67,7 @@ async def start(
             marks,
             allows_clear,
             on_notice,
+            saver.soon,
             None if max_age is None else round(max_age.total_seconds() * 1000),
         )
     )
@@ -143,6 +144,10 @@ async def _load_trust(
     return Trust(me, options.trust, own, stored["pins"]), marks
 
 
+SAVE_DELAY_SECONDS: Final = 0.5
+"""Many things are learned together, such as the keys of a group."""
+
+
 class _Saver:
     """Keeps pins and marks where the developer said, one save after the other."""
 
@@ -152,16 +157,25 @@ class _Saver:
         self._logger = logger
         self._lock = asyncio.Lock()
         self._waiting: asyncio.Task[None] | None = None
+        self._has_changed = False
         self.session: Session | None = None
 
     def soon(self) -> None:
+        self._has_changed = True
         if self._store is not None and (self._waiting is None or self._waiting.done()):
-            self._waiting = asyncio.create_task(self.save())
+            self._waiting = asyncio.create_task(self._save_later())
+
+    async def _save_later(self) -> None:
+        await asyncio.sleep(SAVE_DELAY_SECONDS)
+        await self.save()
 
     async def save(self) -> None:
         if self._store is None or self.session is None:
             return
         async with self._lock:
+            if not self._has_changed:
+                return
+            self._has_changed = False
             marks: dict[str, StoredMarks] = {
                 id: {"epoch": mark.epoch, "time": mark.time}
                 for id, mark in self.session.marks().items()
@@ -169,4 +183,5 @@ class _Saver:
             try:
                 await self._store.save({"pins": self._trust.store(), "marks": marks})
             except Exception:
+                self._has_changed = True
                 self._logger.error("the pins could not be stored")

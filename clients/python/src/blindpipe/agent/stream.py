@@ -120,6 +120,8 @@ class MessageStream:
             "payload": payload,
             "client_message_id": draft.client_message_id,
         }
+        if draft.to:
+            frame["recipients"] = list(draft.to)
         try:
             answer = await socket.request(frame | _in_reply_to(draft), END_TIMEOUT_SECONDS)
         except BlindpipeError:

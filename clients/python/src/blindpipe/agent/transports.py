@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final, cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar, cast
 
 from ..api_errors import CursorExpired
 from ..core.types import Event
 from ..errors import BlindpipeError
 from ..hooks import HookCaller
 from ..transport.clock import full_jitter
-from ..transport.http import FIRST_RETRY_MS, MAX_RETRY_MS, Answer, Call, Http
+from ..transport.http import FIRST_RETRY_MS, MAX_RETRY_MS, Call, Http
 from ..transport.socket import Frame, Socket, SocketOptions
 from .inbox import Inbox
 from .options import AgentOptions
 from .parts import AgentParts
+
+_T = TypeVar("_T")
 
 POLL_WAIT_SECONDS: Final = 25
 MAX_POLL_EVENTS: Final = 100
@@ -34,6 +36,7 @@ class SocketReader:
         self._standby = standby
         # The rest of this connection's events comes again with the next one.
         self._is_dropped = False
+        self._has_resumed = False
         self.socket = Socket(
             SocketOptions(
                 http,
@@ -50,6 +53,7 @@ class SocketReader:
         await self._inbox.room()
         options, received = self._options, self._inbox.received
         resume = {"resume": received} if received and not self._standby else {}
+        self._has_resumed = bool(resume)
         return {"type": "auth", "agent_id": options.agent_id, "token": options.token, **resume}
 
     async def _renew(self) -> bool:
@@ -72,8 +76,14 @@ class SocketReader:
             if not self._inbox.take(cast(Event, frame), size, self._standby):
                 self._drop()
         elif frame["type"] == "resync_required":
-            self._inbox.resync(frame["head"])
-            self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
+            self._resync(frame["oldest"], frame["head"])
+
+    def _resync(self, oldest: str, head: str) -> None:
+        """This connection goes on at the head. The next one begins at what was not handled."""
+        self._inbox.resync(None if self._has_resumed else oldest)
+        self._hooks.call("resync", oldest=oldest, head=head)
+        if not self._standby:
+            self._drop()
 
     def _drop(self) -> None:
         self._is_dropped = True
@@ -100,16 +110,18 @@ async def read_by_poll(
         wait = 0 if looks_back else POLL_WAIT_SECONDS
         query = {"cursor": cursor, "wait": wait, "limit": MAX_POLL_EVENTS}
         try:
-            page = await _unless(stopping, parts.http, Call("GET", path, query))
+            page = await unless_stopped(stopping, parts.http.call(Call("GET", path, query)))
         except CursorExpired as error:
-            cursor = str(error.params["head"])
+            oldest, head = str(error.params["oldest"]), str(error.params["head"])
+            cursor = None if cursor else oldest
             inbox.resync(cursor)
-            hooks.call("resync", oldest=str(error.params["oldest"]), head=cursor)
+            hooks.call("resync", oldest=oldest, head=head)
             continue
         except BlindpipeError as error:
             if not error.retryable:
                 raise
-            await asyncio.sleep(full_jitter(failures, FIRST_RETRY_MS, MAX_RETRY_MS) / 1000)
+            wait_ms = full_jitter(failures, FIRST_RETRY_MS, MAX_RETRY_MS)
+            await unless_stopped(stopping, asyncio.sleep(wait_ms / 1000))
             failures += 1
             continue
         failures = 0
@@ -128,14 +140,14 @@ async def read_by_poll(
         await _ack_by_rest(parts, inbox.ackable)
 
 
-async def _unless(stopping: asyncio.Event, http: Http, call: Call) -> Answer | None:
-    """The answer; None if the agent stops before it comes."""
-    asked: asyncio.Task[Answer] = asyncio.create_task(http.call(call))
+async def unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """The outcome of `work`; None if the agent stops before it is there."""
+    working = asyncio.create_task(work)
     stops = asyncio.create_task(stopping.wait())
-    both: tuple[asyncio.Task[Any], ...] = (asked, stops)
+    both: tuple[asyncio.Task[Any], ...] = (working, stops)
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return asked.result() if asked.done() else None
+        return working.result() if working.done() else None
     finally:
         for task in both:
             task.cancel()

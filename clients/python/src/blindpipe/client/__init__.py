@@ -1,8 +1,9 @@
 """The person's side: sign-in, devices, conversations, events."""
 
 from ..core.files import NewFile
-from ..core.session import OpenedMessage, Sender
+from ..core.opened import OpenedMessage, Sender
 from ..core.types import ConversationInfo, Device, Event, Grant, Message, Sent, ToolCall
+from ..e2ee.consent import Sensitivity, StoredConsents, Tool
 from .account import Account
 from .client import Client, ClientOptions
 from .conversation import Conversation, ReceivedMessage
@@ -16,15 +17,15 @@ from .events import (
     ToolRequestEvent,
     TypingEvent,
 )
-from .tool_requests import BegunStore, MemoryBegun, ToolRequest
+from .tool_requests import ConsentStore, ToolRequest
 
 __all__ = [
     "Account",
-    "BegunStore",
     "CaughtUp",
     "Client",
     "ClientEvent",
     "ClientOptions",
+    "ConsentStore",
     "Conversation",
     "ConversationInfo",
     "DeltaEvent",
@@ -33,7 +34,6 @@ __all__ = [
     "Devices",
     "Event",
     "Grant",
-    "MemoryBegun",
     "Message",
     "MessageEvent",
     "NewFile",
@@ -42,6 +42,9 @@ __all__ = [
     "ReceivedMessage",
     "Sender",
     "Sent",
+    "Sensitivity",
+    "StoredConsents",
+    "Tool",
     "ToolCall",
     "ToolRequest",
     "ToolRequestEvent",

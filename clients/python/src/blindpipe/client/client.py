@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 
 from ..core.session import Session, SessionOptions
-from ..core.types import ConversationInfo, Event, Grant, JsonObject, Message, ToolCall
+from ..core.types import ConversationInfo, Grant, JsonObject, milliseconds
 from ..e2ee import E2eeError, Principal, ids, safety
-from ..e2ee.envelope import Delta
+from ..e2ee.consent import Tool
 from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
-from ..errors import KeyUnavailable, UsageError
+from ..errors import BlindpipeError, KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
+from ..transport.clock import now_ms
 from ..transport.http import Call
-from ..transport.socket import Frame
 from .account import Account
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
-from .events import (
-    CaughtUp,
-    ClientEvent,
-    DeltaEvent,
-    MessageEvent,
-    OtherEvent,
-    ToolRequestEvent,
-    TypingEvent,
-)
+from .event_reader import EventReader
+from .events import ClientEvent
 from .feed import Feed
 from .rotation import NotGiven, Rotator
-from .tool_requests import BegunStore, MemoryBegun, open_tool_request
+from .tool_requests import ConsentKeeper, ConsentStore
 
-MAX_KNOWN_STREAMS: Final = 10_000
+ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
+"""A removed device may know the secrets of the conversations that were active in this time."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,12 @@ class ClientOptions:
     """Pins of an earlier run."""
     marks: Mapping[str, EpochMarks] = field(default_factory=dict)
     """Marks of an earlier run."""
-    begun: BegunStore | None = None
-    """Which tool requests were begun; kept in memory without it."""
+    on_learned: Callable[[], None] = lambda: None
+    """Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now."""
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    """The tools of this device, by name. A request for any other is not for it."""
+    consents: ConsentStore | None = None
+    """Keeps which requests were begun and approved; in memory without it."""
     hooks: Hooks | None = None
     logger: logging.Logger = logging.getLogger("blindpipe")
     ssl_context: ssl.SSLContext | None = None
@@ -66,16 +64,12 @@ class Client:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._hooks = HookCaller(options.hooks, options.logger)
-        self._begun: BegunStore = options.begun or MemoryBegun()
+        self._consents = ConsentKeeper(options.tools, options.consents)
         self._trust: Trust | None = None
         self._session: Session | None = None
         self._parts: ConversationParts | None = None
-        # Conversations of the streams that are written now.
-        self._streams: dict[str, str] = {}
-        # Messages of streams that are there, the newest last.
-        self._finished: dict[str, None] = {}
         self.account = Account(options.url, self._hooks, options.ssl_context)
-        self.devices = Devices(self.account, self._hold_keys)
+        self.devices = Devices(self.account, self._hold_keys, self._rotate_recent)
 
     async def __aenter__(self) -> Client:
         return self
@@ -200,6 +194,7 @@ class Client:
                 self._options.marks,
                 False,
                 self._on_notice,
+                self._options.on_learned,
             )
         )
 
@@ -210,6 +205,22 @@ class Client:
             principal_id=ids.principal_id(notice.about),
             key_id=notice.key.hex() if notice.key else None,
         )
+
+    async def _rotate_recent(self) -> None:
+        """Fresh secrets where a device that was removed could read what is sent now."""
+        since = now_ms() - ROTATED_AFTER_REVOCATION_MS
+        async for info in self.conversations():
+            if milliseconds(info["last_activity_at"]) < since:
+                return
+            if self._parts is None or info["epoch"] == 0:
+                continue
+            id = info["conversation_id"]
+            self.session.forget(id)
+            try:
+                await self._parts.rotator.rotate(id)
+            except (BlindpipeError, KeyUnavailable):
+                # The next send rotates: the server asks for it.
+                self._options.logger.warning("%s has no fresh secret yet", id)
 
     @property
     def session(self) -> Session:
@@ -224,16 +235,13 @@ class Client:
             raise KeyUnavailable("this device has no keys: devices.create() or devices.restore()")
         return Conversation(id, self._parts)
 
+    def _with_keys(self, id: str) -> Conversation | None:
+        return self.conversation(id) if self._parts else None
+
     async def conversations(self) -> AsyncIterator[ConversationInfo]:
         """Latest activity first."""
-        cursor: str | None = None
-        while True:
-            page = await self.account.http.call(Call("GET", "/conversations", {"cursor": cursor}))
-            for info in page.data:
-                yield info
-            cursor = page.next_cursor
-            if not cursor:
-                return
+        async for info in self.account.http.pages("/conversations"):
+            yield info
 
     async def _open(self, what: JsonObject) -> Conversation:
         info = await self.account.http.data(Call("POST", "/conversations", body=what))
@@ -263,13 +271,17 @@ class Client:
         """The tap: this person takes the key for that principal's."""
         if not self.trust.confirm(principal, bytes.fromhex(key_id)):
             raise UsageError("this key was never shown")
-        self.session.reconsider(principal)
+        self._reconsider(principal)
 
     def verify(self, principal: Principal, key_id: str) -> None:
         """People have compared the safety number of this key."""
         if not self.trust.verify(principal, bytes.fromhex(key_id)):
             raise UsageError("this key was never shown, or it is retired")
+        self._reconsider(principal)
+
+    def _reconsider(self, principal: Principal) -> None:
         self.session.reconsider(principal)
+        self._options.on_learned()
 
     def safety_number(self, principal: Principal, key_id: str) -> str:
         """60 digits to compare with somebody, of this device's key and one of theirs."""
@@ -279,10 +291,10 @@ class Client:
             raise E2eeError("unknown_sender_key")
         return safety.number((self.me, signer.public), (principal, pin.keys))
 
-    async def grants(self) -> Sequence[Grant]:
-        """The grants that agents have, or ask for; the first page."""
-        found: Sequence[Grant] = await self.account.http.data(Call("GET", "/grants"))
-        return found
+    async def grants(self) -> AsyncIterator[Grant]:
+        """The grants that agents have, or ask for."""
+        async for grant in self.account.http.pages("/grants"):
+            yield grant
 
     async def decide_grant(self, grant_id: str, decision: Literal["approve", "deny"]) -> Grant:
         """This person's answer to an agent's request."""
@@ -300,92 +312,25 @@ class Client:
         An event is acknowledged when the next one is asked for. Close the iterator
         (`contextlib.aclosing`) to leave before the end.
         """
-        feed = Feed(self.account, self._hooks, lambda: self.session.missed_events())
+        feed = Feed(
+            self.account,
+            self._hooks,
+            missed_events=lambda: self.session.missed_events(),
+            holders=self.devices.online,
+        )
+        reader = EventReader(lambda: self.session, self._hooks, self._consents, self._with_keys)
+        await self._check_own_list()
         async with aclosing(feed.frames()) as frames:
             async for frame in frames:
-                for event in await self._read(frame):
+                for event in await reader.read(frame):
                     yield event
 
-    async def _read(self, frame: Frame) -> list[ClientEvent]:
-        match frame["type"]:
-            case "event":
-                return await self._read_event(cast(Event, frame))
-            case "stream.begin":
-                self._streams[frame["stream_id"]] = frame["conversation_id"]
-                _forget_oldest(self._streams)
-            case "stream.cancel":
-                self._streams.pop(frame["stream_id"], None)
-            case "stream.delta":
-                return await self._read_delta(frame)
-            case "typing":
-                who = frame["sender"]
-                sender = ids.principal(who["type"], who["id"])
-                return [TypingEvent(frame["conversation_id"], sender, frame["state"])]
-            case "caught_up":
-                return [CaughtUp()]
-        return []
-
-    async def _read_event(self, event: Event) -> list[ClientEvent]:
-        await self.session.observe(event)
-        if event["event"] == "message.created" and self._parts is not None:
-            return await self._read_message(event)
-        if event["event"] == "artifact_request":
-            return await self._read_tool_request(event)
-        return [OtherEvent(event)]
-
-    async def _read_message(self, event: Event) -> list[ClientEvent]:
-        message = cast(Message, event["data"])
-        conversation = self.conversation(message["conversation_id"])
-        received = await conversation.open(message, live=True)
-        if received.fault is not None:
-            self._undecryptable(event, received.fault)
-        if received.opened is not None and received.opened.is_replay:
-            return []
-        id = message.get("client_message_id")
-        if id:
-            # The message replaces what was shown of its stream.
-            self._finished[id] = None
-            _forget_oldest(self._finished)
-            self._streams.pop(id, None)
-        if received.opened is not None and received.opened.encrypted:
-            self.session.remember(message)
-        return [MessageEvent(event, conversation, received)]
-
-    async def _read_tool_request(self, event: Event) -> list[ClientEvent]:
+    async def _check_own_list(self) -> None:
+        """A device on one's own list that one did not add is an alarm, at every start."""
+        if self._parts is None:
+            return
         try:
-            call = cast(ToolCall, event["data"])
-            request = await open_tool_request(call, self.session, self._begun)
-        except E2eeError as error:
-            self._undecryptable(event, error)
-            return []
-        return [ToolRequestEvent(event, request)]
-
-    def _undecryptable(self, event: Event, fault: E2eeError) -> None:
-        self._hooks.call(
-            "undecryptable",
-            reason=fault.reason,
-            event_id=event["event_id"],
-            conversation_id=event.get("conversation_id"),
-        )
-
-    async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
-        """A delta counts only while its message is not there, and only for some minutes."""
-        stream_id, data, who = frame["stream_id"], frame.get("data"), frame.get("sender")
-        conversation_id = self._streams.get(stream_id)
-        if conversation_id is None or who is None or stream_id in self._finished:
-            return []
-        if not isinstance(data, str):
-            return []
-        sender, n = ids.principal(who["type"], who["id"]), int(frame["n"])
-        place = Delta(stream_id, n)
-        try:
-            shown = await self.session.open_text(conversation_id, data, place, sender)
-        except E2eeError:
-            return []
-        append = str(shown.opened.json.get("append", "")) if shown.opened else ""
-        return [DeltaEvent(conversation_id, stream_id, n, append, sender)]
-
-
-def _forget_oldest(streams: dict[str, Any]) -> None:
-    if len(streams) > MAX_KNOWN_STREAMS:
-        del streams[next(iter(streams))]
+            await self.session.directory.refresh(self.me)
+        except BlindpipeError as error:
+            kind = type(error).__name__
+            self._options.logger.warning("the list of devices was not read: %s", kind)

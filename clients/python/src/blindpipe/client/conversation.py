@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from ..core.files import NewFile, download_file, upload_file
-from ..core.session import OpenedMessage, Session
+from ..core.opened import OpenedMessage
+from ..core.session import Session
 from ..core.types import ConversationInfo, JsonObject, Message, Sent, is_sealed
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
@@ -67,7 +68,9 @@ class Conversation:
         """The conversation as the server shows it, with its members."""
         entry = await self._parts.session.load(self.id)
         assert entry.info is not None
-        return entry.info
+        server = entry.room.server
+        now = {"epoch": server.epoch, "rotation_required": server.rotation_required}
+        return cast(ConversationInfo, {**entry.info, **now})
 
     def choose_clear(self) -> None:
         """The person's visible choice to write in clear to somebody who does not speak `bp1`."""
@@ -98,6 +101,7 @@ class Conversation:
                 sent["recipients"] = list(to)
             path = f"/conversations/{self.id}/messages"
             stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
+            self._parts.session.sent(stored, payload)
             return stored
 
     async def _payload(
@@ -126,9 +130,13 @@ class Conversation:
             raise KeyUnavailable(text)
         return writing == "encrypted"
 
-    async def answer(self, question: ReceivedMessage, choice: str) -> Sent:
-        """Answers an agent's question."""
-        return await self.send({"type": "answer", "choice": choice}, in_reply_to=question)
+    async def answer(
+        self, question: ReceivedMessage, choice: str | None = None, *, text: str | None = None
+    ) -> Sent:
+        """Answers an agent's question by one of its choices, or by a text."""
+        told = {"choice": choice, "text": text}
+        content = {name: value for name, value in told.items() if value is not None}
+        return await self.send({"type": "answer", **content}, in_reply_to=question)
 
     async def send_file(
         self, file: NewFile, *, in_reply_to: ReceivedMessage | None = None, to: Sequence[str] = ()
@@ -149,7 +157,7 @@ class Conversation:
         """Adds people to a group. The next send has a fresh secret for all."""
         path, body = f"/groups/{self.id}/members", {"user_ids": list(user_ids)}
         await self._http.data(Call("POST", path, body=body))
-        await self._refresh()
+        self._parts.session.forget(self.id)
 
     async def add_agent(
         self, agent_id: str, visibility: Literal["addressed", "all"] = "addressed"
@@ -158,30 +166,29 @@ class Conversation:
         body = {"agent_id": agent_id, "visibility": visibility}
         path = f"/groups/{self.id}/agent-instances"
         instance: JsonObject = await self._http.data(Call("POST", path, body=body))
-        await self._refresh()
+        self._parts.session.forget(self.id)
         return instance
 
     async def remove_member(self, principal_id: str) -> None:
         """Removes somebody from a group, and rotates at once."""
         path = f"/groups/{self.id}/members/{principal_id}"
         await self._http.data(Call("DELETE", path))
-        await self._refresh()
+        self._parts.session.forget(self.id)
         await self.rotate()
 
-    async def _refresh(self) -> None:
-        """The acting client reads again, since its own events come later."""
-        entry = await self._parts.session.load(self.id)
-        entry.is_stale = True
-
     async def history(self, *, limit: int = 50) -> AsyncIterator[ReceivedMessage]:
-        """Newest first, `limit` a page."""
-        cursor: str | None = None
+        """Newest first, `limit` a page.
+
+        A reply to a message that was not read yet stands under the notice `no_quote`.
+        """
+        path, cursor = f"/conversations/{self.id}/messages", None
         while True:
-            query = {"cursor": cursor, "limit": limit}
-            answer = await self._http.call(Call("GET", f"/conversations/{self.id}/messages", query))
-            for message in answer.data:
-                yield await self.open(message, live=False)
-            cursor = answer.next_cursor
+            page = await self._http.call(Call("GET", path, {"cursor": cursor, "limit": limit}))
+            # A message is known before the replies to it.
+            oldest_first = [await self.open(message, live=False) for message in page.data[::-1]]
+            for received in reversed(oldest_first):
+                yield received
+            cursor = page.next_cursor
             if not cursor:
                 return
 
@@ -193,7 +200,7 @@ class Conversation:
                 return ReceivedMessage(message, await session.open_message(message, live), None)
             # In a conversation that was encrypted, clear text can be the server's own.
             chosen = self.id in self._parts.clear_chosen
-            if not chosen or await session.is_encrypted(self.id):
+            if not chosen or await session.was_encrypted(self.id):
                 raise E2eeError("clear")
             return ReceivedMessage(message, session.clear_message(message), None)
         except E2eeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.types import Device, JsonObject
@@ -37,18 +37,33 @@ class DeviceKeys:
 class Devices:
     """The devices of one person."""
 
-    def __init__(self, account: Account, on_keys: Callable[[DeviceKeys], None]) -> None:
+    def __init__(
+        self,
+        account: Account,
+        on_keys: Callable[[DeviceKeys], None],
+        on_revoked: Callable[[], Awaitable[None]],
+    ) -> None:
         self._account = account
         self._on_keys = on_keys
+        self._on_revoked = on_revoked
 
     async def list(self) -> Sequence[Device]:
         """All devices of the account."""
-        found: Sequence[Device] = await self._account.http.data(Call("GET", "/users/me/devices"))
-        return found
+        return [device async for device in self._account.http.pages("/users/me/devices")]
+
+    async def online(self) -> Sequence[str]:
+        """The ids of the devices that are connected now."""
+        return [device["device_id"] for device in await self.list() if device["online"]]
 
     async def revoke(self, device_id: str) -> None:
-        """Revokes a device at once. Its conversations get fresh secrets with the next sends."""
+        """Revokes a device at once.
+
+        The conversations of the last 7 days get fresh secrets now, and all others with the next
+        send.
+        """
         await self._account.http.data(Call("DELETE", f"/users/me/devices/{device_id}"))
+        if device_id != self._account.device_id:
+            await self._on_revoked()
 
     def hold(self, keys: DeviceKeys) -> None:
         """Goes on with keys that an earlier run has kept."""

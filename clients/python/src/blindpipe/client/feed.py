@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from ..hooks import HookCaller
 from ..transport.acks import Acks
@@ -16,7 +16,11 @@ class Feed:
     """A socket that reconnects. An event is acknowledged after the next frame is asked for."""
 
     def __init__(
-        self, account: Account, hooks: HookCaller, missed_events: Callable[[], None]
+        self,
+        account: Account,
+        hooks: HookCaller,
+        missed_events: Callable[[], None],
+        holders: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
         self._account = account
         self._hooks = hooks
@@ -35,6 +39,7 @@ class Feed:
                 renew=account.renew,
                 on_frame=self._take,
                 on_ready=self._begin,
+                holders=holders,
             )
         )
 

@@ -35,10 +35,17 @@ class Recipient:
 class Directory:
     """Reads keys, and pins what is new."""
 
-    def __init__(self, http: Http, trust: Trust, on_notice: Callable[[Notice], None]) -> None:
+    def __init__(
+        self,
+        http: Http,
+        trust: Trust,
+        on_notice: Callable[[Notice], None],
+        on_learned: Callable[[], None],
+    ) -> None:
         self._http = http
         self._trust = trust
         self._on_notice = on_notice
+        self._on_learned = on_learned
         # Whether the server answers all members at once; None until it was asked.
         self._has_recipients: bool | None = None
 
@@ -129,6 +136,7 @@ class Directory:
             keys = [key if key.schemes else replace(key, schemes=("bp1",)) for key in keys]
         for notice in self._trust.directory(of, keys):
             self._on_notice(notice)
+        self._on_learned()
 
 
 def _directory_key(shown: JsonObject) -> DirectoryKey:

@@ -25,17 +25,31 @@ from ..e2ee import content as contents
 from ..e2ee.envelope import Delta, Header, Place
 from ..e2ee.envelope import Message as MessagePlace
 from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown
-from ..e2ee.trust import Notice, NoticeKind, Pin, Standing, Trust
+from ..e2ee.trust import Notice, NoticeKind, Trust
 from ..e2ee.wrap import OpeningKey
 from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from .directory import Directory, Recipient
+from .opened import Envelopes, OpenedMessage, proven
 from .payload import envelope_of, payload_of
-from .types import ConversationInfo, Event, JsonObject, Kind, Member, Message, milliseconds
+from .types import (
+    ConversationInfo,
+    Event,
+    JsonObject,
+    Member,
+    Message,
+    Sent,
+    is_sealed,
+    milliseconds,
+)
 
 OnNotice = Callable[[Notice, str | None], None]
 """Told a notice, and the conversation where it stands if there is one."""
+
+
+def _nobody() -> None:
+    """The listener of those who keep nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,47 +68,10 @@ class SessionOptions:
     allows_clear: bool
     """An agent's developer takes clear text."""
     on_notice: OnNotice
+    on_learned: Callable[[], None] = _nobody
+    """Pins or marks have changed, which a store keeps."""
     max_age_ms: int | None = None
     """An agent's bound for the age of messages."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """The sender of something, as far as it is proven."""
-
-    type: Kind
-    id: str
-    device_id: str | None
-    authentic: bool
-    """An accepted key has signed it."""
-    pinned: bool
-    """The key was known before this start of the program."""
-    verified: bool
-    """People have compared the key."""
-    member: bool
-    """The server shows the sender as a member."""
-
-    @property
-    def principal(self) -> Principal:
-        """The sender, as the encryption names it."""
-        return ids.principal(self.type, self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedMessage:
-    """The content of a message, and what is proven of it."""
-
-    content: JsonObject = field(repr=False)
-    encrypted: bool
-    sender: Sender
-    sent_at: datetime | None
-    """By the sender's clock, signed; None in clear."""
-    epoch: int
-    re: str | None
-    """The hash by which an answer names this envelope; None in clear."""
-    is_replay: bool
-    notices: Sequence[Notice]
-    """Notices that stand beside it when it is shown."""
 
 
 @dataclass(slots=True)
@@ -107,6 +84,7 @@ class Entry:
     is_stale: bool = True
     """Members or their keys have changed since they were read."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    envelopes: Envelopes = field(default_factory=Envelopes)
 
 
 class Session:
@@ -114,7 +92,8 @@ class Session:
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
-        self.directory = Directory(options.http, options.trust, self._on_key_notice)
+        learned = options.on_learned
+        self.directory = Directory(options.http, options.trust, self._on_key_notice, learned)
         self._entries: dict[str, Entry] = {}
 
     def _on_key_notice(self, notice: Notice) -> None:
@@ -210,6 +189,8 @@ class Session:
                 # A secret that does not open is found missing when it is needed.
                 continue
             self._tell(taken.notices, conversation_id)
+            if taken.newest:
+                self.options.on_learned()
 
     def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
         """The server has accepted this client's rotation."""
@@ -233,14 +214,17 @@ class Session:
                 | "relation.created"
                 | "relation.revoked"
             ):
-                id = event.get("conversation_id") or data.get("conversation_id")
-                entry = self._entries.get(str(id))
-                if entry is not None:
-                    entry.is_stale = True
+                self.forget(str(event.get("conversation_id") or data.get("conversation_id")))
 
     def missed_events(self) -> None:
         """The server cannot say what happened meanwhile, so everything is read again."""
         for entry in self._entries.values():
+            entry.is_stale = True
+
+    def forget(self, conversation_id: str) -> None:
+        """Members or keys have changed by one's own act, whose event comes later."""
+        entry = self._entries.get(conversation_id)
+        if entry is not None:
             entry.is_stale = True
 
     async def _observe_rotation(self, data: JsonObject) -> None:
@@ -271,10 +255,24 @@ class Session:
 
     async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
         """Opens something that was found in a conversation. Raises `E2eeError`."""
-        entry = await self.load(conversation_id)
+        entry = await self._found(conversation_id)
         if incoming.envelope is not None and self.has_keys:
             await self._prepare(conversation_id, entry, incoming.sender, incoming.envelope)
         return entry.room.open(self.options.trust, incoming, now_ms()), entry
+
+    async def _found(self, conversation_id: str) -> Entry:
+        """What names a conversation that is none of this member's has no secret to open with."""
+        try:
+            return await self.load(conversation_id)
+        except BlindpipeError as error:
+            if error.status in (403, 404):
+                raise E2eeError("no_epoch_key") from None
+            raise
+
+    async def was_encrypted(self, conversation_id: str) -> bool:
+        """As `is_encrypted`, for what was found there. Raises `E2eeError`."""
+        await self._found(conversation_id)
+        return await self.is_encrypted(conversation_id)
 
     async def _prepare(
         self, conversation_id: str, entry: Entry, sender: Principal, data: bytes
@@ -291,28 +289,44 @@ class Session:
         sender = _sender_of(message)
         data = envelope_of(message["payload"])
         place = _place_of(message)
+        known = self._entry(message["conversation_id"]).envelopes
         incoming = Incoming(
             sender,
             place,
             data,
             milliseconds(message["created_at"]),
             live,
+            answered=known.get(message.get("in_reply_to")),
             max_age=self.options.max_age_ms,
         )
         shown, entry = await self.open(message["conversation_id"], incoming)
         opened, pin = shown.opened, shown.pin
         assert opened is not None and pin is not None
+        self._note(entry, message["message_id"], data)
+        if live:
+            _count(entry, opened.header.epoch)
         remembered = entry.room.is_remembered(sender, place.client_message_id)
         return OpenedMessage(
             opened.json,
             True,
-            _proven(message, pin, entry.room.is_member(sender)),
+            proven(message, pin, entry.room.is_member(sender)),
             datetime.fromtimestamp(opened.time / 1000, UTC),
             opened.header.epoch,
             to_base64(envelope.fingerprint(data)),
             live and remembered,
             shown.notices,
         )
+
+    def _note(self, entry: Entry, message_id: str, data: bytes) -> None:
+        # Only people are shown quotes.
+        if self.options.me.is_user:
+            entry.envelopes.note(message_id, envelope.fingerprint(data))
+
+    def sent(self, sent: Sent, payload: JsonObject) -> None:
+        """A message of one's own is stored: replies to it are told by its envelope."""
+        if is_sealed(payload):
+            entry = self._entry(sent["conversation_id"])
+            self._note(entry, sent["message_id"], envelope_of(payload))
 
     def remember(self, message: Message) -> None:
         """A message that was handled is not handled again under another event."""
@@ -321,11 +335,19 @@ class Session:
         if id:
             room.remember(_sender_of(message), ids.parse(id))
 
+    def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:
+        """Whether a sealed message with this id is known, such as that which ends a stream."""
+        entry = self._entries.get(conversation_id)
+        try:
+            return entry is not None and entry.room.is_remembered(sender, ids.parse(id))
+        except E2eeError:
+            return False
+
     def clear_message(self, message: Message) -> OpenedMessage:
         """A message in clear: nobody's word but the server's."""
         notice = Notice(NoticeKind.NOT_ENCRYPTED, _sender_of(message))
         content = message["payload"] or {}
-        sender = _proven(message, None, True)
+        sender = proven(message, None, True)
         return OpenedMessage(content, False, sender, None, 0, None, False, [notice])
 
     async def is_encrypted(self, conversation_id: str) -> bool:
@@ -350,6 +372,8 @@ class Session:
         signer = self.options.signer
         if signer is None:
             raise KeyUnavailable()
+        if isinstance(place, MessagePlace):
+            _count(entry, key.epoch)
         readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []
         data = content if isinstance(content, bytes) else contents.encode(content)
         return envelope.seal(key, self.options.me, signer, place, now_ms(), data, readers=readers)
@@ -375,8 +399,15 @@ class Session:
 
 
 def _set_server_epoch(entry: Entry, epoch: int, rotation_required: bool) -> None:
-    # Messages of an epoch are not counted by the server; its age bounds it.
-    entry.room.server = ServerEpoch(epoch, rotation_required)
+    before = entry.room.server
+    messages = before.messages if before.epoch == epoch else 0
+    entry.room.server = ServerEpoch(epoch, rotation_required, messages)
+
+
+def _count(entry: Entry, epoch: int) -> None:
+    """The server does not count the messages of an epoch, so those that pass here are counted."""
+    if entry.room.server.epoch == epoch:
+        entry.room.server.messages += 1
 
 
 def _sealable(entry: Entry, answering: int | None) -> EpochKey:
@@ -400,16 +431,3 @@ def _place_of(message: Message) -> MessagePlace:
     if not id:
         raise E2eeError("malformed")
     return MessagePlace(ids.parse(id), ids.parse(answered) if answered else None)
-
-
-def _proven(message: Message, pin: Pin | None, member: bool) -> Sender:
-    told = message["sender"]
-    return Sender(
-        told["type"],
-        told["id"],
-        told.get("device_id"),
-        authentic=pin is not None and pin.standing != Standing.WAITING,
-        pinned=pin is not None and pin.from_store,
-        verified=pin is not None and pin.standing == Standing.VERIFIED,
-        member=member,
-    )

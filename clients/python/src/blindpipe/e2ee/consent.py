@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypedDict
 
 from .envelope import Request, Response
 from .keys import Principal
@@ -34,13 +34,39 @@ class Tool:
     sensitivity: Sensitivity
 
 
+class StoredConsents(TypedDict):
+    """The records of one device as a store keeps them; the TypeScript client has the same."""
+
+    begun: list[str]
+    approved: dict[str, int]
+
+
+def _begun_name(agent: Principal, request_id: str) -> str:
+    return f"{agent.to_bytes().hex()}:{request_id}"
+
+
+def _approval_name(conversation: bytes, agent: Principal, scope: str) -> str:
+    return f"{conversation.hex()}:{agent.to_bytes().hex()}:{scope}"
+
+
 @dataclass(slots=True)
 class Consents:
     """The records of one device, kept for ever."""
 
     tools: Mapping[str, Tool]
-    _begun: set[tuple[Principal, str]] = field(default_factory=set)
-    _approved: dict[tuple[bytes, Principal, str], int] = field(default_factory=dict)
+    _begun: dict[str, None] = field(default_factory=dict)
+    _approved: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def stored(cls, tools: Mapping[str, Tool], stored: StoredConsents | None) -> Consents:
+        """The records that an earlier run kept; None at the first run."""
+        if stored is None:
+            return cls(tools)
+        return cls(tools, dict.fromkeys(stored["begun"]), dict(stored["approved"]))
+
+    def store(self) -> StoredConsents:
+        """All that is to be kept."""
+        return {"begun": list(self._begun), "approved": dict(self._approved)}
 
     def decide(
         self,
@@ -52,12 +78,12 @@ class Consents:
         now: int,
     ) -> Decision:
         """Decides about a request that opened. `manifest` may raise the sensitivity only."""
-        if (agent, request.request_id) in self._begun:
+        if _begun_name(agent, request.request_id) in self._begun:
             return "repeated"
         tool = self.tools.get(request.tool)
         if tool is None or tool.scope != request.scope or me != Principal.user(request.asked):
             return "unable"
-        approval = (conversation, agent, request.scope)
+        approval = _approval_name(conversation, agent, request.scope)
         last = self._approved.get(approval)
         if last is None:
             return "ask"
@@ -70,17 +96,18 @@ class Consents:
 
     def approve(self, conversation: bytes, agent: Principal, scope: str, now: int) -> None:
         """The person approved an agent here, by a prompt or a grant."""
-        self._approved[conversation, agent, scope] = now
+        self._approved[_approval_name(conversation, agent, scope)] = now
 
     def withdraw(self, conversation: bytes, agent: Principal, scope: str) -> None:
         """The person took an approval back."""
-        self._approved.pop((conversation, agent, scope), None)
+        self._approved.pop(_approval_name(conversation, agent, scope), None)
 
     def begin(self, agent: Principal, request_id: str) -> bool:
         """To be stored durably *before* the device executes. False if it began before."""
-        if (agent, request_id) in self._begun:
+        name = _begun_name(agent, request_id)
+        if name in self._begun:
             return False
-        self._begun.add((agent, request_id))
+        self._begun[name] = None
         return True
 
 

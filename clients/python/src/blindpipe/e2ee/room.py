@@ -303,8 +303,6 @@ class Room:
         shown = self.open(trust, incoming, now)
         place, sender = incoming.place, incoming.sender
         if isinstance(place, Message):
-            if place.in_reply_to is not None and not _answers(shown, incoming):
-                shown.notices.append(Notice(NoticeKind.NO_QUOTE, sender))
             if self.is_remembered(sender, place.client_message_id):
                 return None
             self.remember(sender, place.client_message_id)
@@ -341,6 +339,10 @@ class Room:
             raise Refused("stale")
         if abs(opened.time - incoming.created_at) > _MAX_TIME_APART_MS:
             notices.append(Notice(NoticeKind.OTHER_TIME, sender))
+        place = incoming.place
+        is_reply = isinstance(place, Message) and place.in_reply_to is not None
+        if is_reply and not _answers(opened, incoming):
+            notices.append(Notice(NoticeKind.NO_QUOTE, sender))
         return Shown(opened, pin.standing, notices, pin)
 
     def _judge(
@@ -398,9 +400,9 @@ def _signed_by(opened: Wrap, pin: Pin) -> bool:
     return True
 
 
-def _answers(shown: Shown, incoming: Incoming) -> bool:
+def _answers(opened: Opened, incoming: Incoming) -> bool:
     """Whether `re` names the envelope that `in_reply_to` does."""
-    re = shown.opened.json.get("re") if shown.opened else None
+    re = opened.json.get("re")
     if not isinstance(re, str) or incoming.answered is None:
         return False
     try:

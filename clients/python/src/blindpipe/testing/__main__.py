@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from contextlib import aclosing
+from dataclasses import replace
 
 from ..agent import Agent
 from ..client import CaughtUp, Client, Conversation, MessageEvent
@@ -23,7 +25,8 @@ async def new(cluster: DevCluster) -> None:
     """Registers a person and an agent."""
     person = await cluster.user("person")
     options = await cluster.agent("agent", person.client)
-    agent = Agent(options)
+    # This is no start of the agent, so it says nothing of first contacts.
+    agent = Agent(replace(options, logger=logging.Logger("new", logging.ERROR)))
     # A person encrypts for an agent whose key is there.
     await agent.check()
     await agent.close()

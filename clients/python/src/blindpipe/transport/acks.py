@@ -28,6 +28,10 @@ class Acks:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(ACK_INTERVAL_SECONDS, self.flush)
 
+    def forget(self) -> None:
+        """What was handled has no cursor any more."""
+        self.pending = None
+
     def flush(self) -> None:
         """Tells the server now what it may forget."""
         if self._timer is not None:

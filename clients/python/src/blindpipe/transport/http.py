@@ -7,7 +7,7 @@ import json
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -112,6 +112,19 @@ class Http:
         except ValueError:
             raise ConnectionLost("the answer was cut short") from None
         return Answer(body.get("data"), body.get("next_cursor"), raw.status)
+
+    async def pages(
+        self, path: str, query: Mapping[str, str | int | None] | None = None
+    ) -> AsyncIterator[Any]:
+        """The items of all pages."""
+        cursor: str | None = None
+        while True:
+            page = await self.call(Call("GET", path, {**(query or {}), "cursor": cursor}))
+            for item in page.data:
+                yield item
+            cursor = page.next_cursor
+            if not cursor:
+                return
 
     async def raw(self, call: Call) -> RawAnswer:
         """The successful answer itself. Every try sends the same bytes."""

@@ -14,9 +14,9 @@ use super::{
     outbox::Answered,
 };
 use crate::{
-    Content, Error, InboxEvent, Result,
+    Content, Error, InboxEvent, OpenedMessage, Result,
     hooks::Hook,
-    session::{clear_message, is_sealed, principal},
+    session::{clear_message, foreign, is_sealed, principal},
 };
 
 pub(super) type Handler = Arc<dyn Fn(Context) -> BoxFuture<'static, Result<()>> + Send + Sync>;
@@ -95,7 +95,7 @@ impl Handlers {
             Err(Error::Decrypt(reason)) => {
                 core.hooks.call(&Hook::Undecryptable {
                     reason,
-                    event_id: event.event_id,
+                    event_id: Some(event.event_id),
                     conversation_id: event.conversation_id,
                 });
                 return Ok(());
@@ -151,23 +151,36 @@ impl Handlers {
 }
 
 async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
-    let message: Option<Message> = (event.event == MESSAGE).then(|| event.data()).flatten();
-    let Some(message) = message else {
+    if event.event != MESSAGE {
         return Ok(Opened::Other);
-    };
-    let sealed = is_sealed(&message);
-    if !sealed && !core.clear_allowed {
-        return Err(blindpipe_e2ee::Error::Clear.into());
     }
-    let opened = if sealed && core.session.has_keys() {
+    let message: Option<Message> = event.data();
+    let message = message.ok_or(blindpipe_e2ee::Error::Malformed)?;
+    let opened = if is_sealed(&message) && core.session.has_keys() {
         core.session.open_message(&message, true).await?
     } else {
-        clear_message(&message)
+        open_clear(core, &message).await?
     };
     if opened.is_replay {
         return Ok(Opened::Repeated);
     }
     Ok(Opened::Message(Box::new(Answered { message, opened })))
+}
+
+/// With a key, nothing in clear counts unless the developer allows it, and then only where nothing
+/// was ever encrypted.
+async fn open_clear(core: &Core, message: &Message) -> Result<OpenedMessage> {
+    let session = &core.session;
+    let is_refused = !core.clear_allowed
+        || session.has_keys()
+            && session
+                .is_encrypted(message.conversation_id)
+                .await
+                .map_err(foreign)?;
+    if is_refused {
+        return Err(blindpipe_e2ee::Error::Clear.into());
+    }
+    Ok(clear_message(message))
 }
 
 enum Opened {

@@ -42,7 +42,7 @@ pub use self::{
     handlers::Next,
     stream::MessageStream,
     tool_calls::{CallResult, CallStatus, ToolCall},
-    webhook::{Webhook, WebhookAnswer, verify},
+    webhook::{Webhook, WebhookAnswer, WebhookSecrets, verify},
 };
 use self::{
     core::{Config, Core},
@@ -262,12 +262,13 @@ impl Agent {
         core.http.data(Call::put(path, &body)).await
     }
 
-    /// A receiver of deliveries, signed with `secret`.
+    /// A receiver of deliveries, signed with a secret. While the secret is rotated, give both:
+    /// `["whsec_new…", "whsec_old…"]`.
     #[must_use]
-    pub fn webhook(&self, secret: impl Into<String>) -> Webhook {
+    pub fn webhook(&self, secrets: impl Into<WebhookSecrets>) -> Webhook {
         Webhook {
             agent: self.clone(),
-            secret: Secret(secret.into()),
+            secrets: secrets.into(),
         }
     }
 }

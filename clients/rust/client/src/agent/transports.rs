@@ -130,8 +130,14 @@ impl SocketOwner for SocketReader {
         }
         match frame.kind.as_str() {
             "event" => {
-                if let Some(event) = frame.parse::<InboxEvent>() {
-                    self.inbox.take(event, self.standby.load(Ordering::Relaxed));
+                let standby = self.standby.load(Ordering::Relaxed);
+                match frame.parse::<InboxEvent>() {
+                    Some(event) => self.inbox.take(event, standby),
+                    None => self.core.hooks.call(&Hook::Undecryptable {
+                        reason: blindpipe_e2ee::Error::Malformed,
+                        event_id: None,
+                        conversation_id: None,
+                    }),
                 }
             }
             "resync_required" => {

@@ -18,9 +18,50 @@ const TOLERANCE_SECONDS: u64 = 300;
 const DEADLINE: Duration = Duration::from_secs(9);
 const RETRY_SECONDS: u32 = 5;
 
-/// Whether a delivery is genuine, over its bytes as they came and in constant time.
+/// A webhook's secret; the new one and the old one while it is rotated.
+#[derive(Clone)]
+pub struct WebhookSecrets(Vec<Secret>);
+
+impl From<&str> for WebhookSecrets {
+    fn from(secret: &str) -> Self {
+        [secret].into()
+    }
+}
+
+impl From<String> for WebhookSecrets {
+    fn from(secret: String) -> Self {
+        [secret].into()
+    }
+}
+
+impl<S: Into<String>, const N: usize> From<[S; N]> for WebhookSecrets {
+    fn from(secrets: [S; N]) -> Self {
+        secrets.into_iter().collect()
+    }
+}
+
+impl<S: Into<String>> From<Vec<S>> for WebhookSecrets {
+    fn from(secrets: Vec<S>) -> Self {
+        secrets.into_iter().collect()
+    }
+}
+
+impl<S: Into<String>> FromIterator<S> for WebhookSecrets {
+    fn from_iter<T: IntoIterator<Item = S>>(secrets: T) -> Self {
+        let secrets = secrets.into_iter();
+        Self(secrets.map(|secret| Secret(secret.into())).collect())
+    }
+}
+
+/// Whether a delivery is genuine under any of the secrets, over its bytes as they came and in
+/// constant time.
 #[must_use]
-pub fn verify(secret: &str, headers: &HeaderMap, body: &[u8], now_seconds: u64) -> bool {
+pub fn verify(
+    secrets: impl Into<WebhookSecrets>,
+    headers: &HeaderMap,
+    body: &[u8],
+    now_seconds: u64,
+) -> bool {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let (Some(id), Some(timestamp), Some(signatures)) = (
         header("webhook-id"),
@@ -32,20 +73,25 @@ pub fn verify(secret: &str, headers: &HeaderMap, body: &[u8], now_seconds: u64) 
     let is_fresh = timestamp
         .parse::<u64>()
         .is_ok_and(|at| now_seconds.abs_diff(at) <= TOLERANCE_SECONDS);
-    let Some(key) = key_of(secret).filter(|_| is_fresh) else {
+    if !is_fresh {
         return false;
-    };
-    let is_genuine = |signature: &str| {
-        let signature = signature.strip_prefix("v1,");
-        let signature = signature.and_then(|text| STANDARD.decode(text).ok());
+    }
+    let signatures = signatures.split(' ').filter_map(|signature| {
+        let coded = signature.strip_prefix("v1,")?;
+        STANDARD.decode(coded).ok()
+    });
+    let signatures: Vec<_> = signatures.collect();
+    let WebhookSecrets(secrets) = secrets.into();
+    let mut keys = secrets.iter().filter_map(|secret| key_of(secret.expose()));
+    keys.any(|key| {
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {
             return false;
         };
         mac.update(format!("{id}.{timestamp}.").as_bytes());
         mac.update(body);
-        signature.is_some_and(|signature| mac.verify_slice(&signature).is_ok())
-    };
-    signatures.split(' ').any(is_genuine)
+        let is_genuine = |signature: &Vec<u8>| mac.clone().verify_slice(signature).is_ok();
+        signatures.iter().any(is_genuine)
+    })
 }
 
 /// The bytes behind `whsec_`, or the characters of a secret without that prefix.
@@ -82,14 +128,14 @@ impl WebhookAnswer {
 #[derive(Clone)]
 pub struct Webhook {
     pub(super) agent: Agent,
-    pub(super) secret: Secret,
+    pub(super) secrets: WebhookSecrets,
 }
 
 impl Webhook {
     /// Judges a request by its headers and its raw body, and handles the event in it.
     pub async fn receive(&self, headers: &HeaderMap, body: &[u8]) -> WebhookAnswer {
         let now = self.agent.clock().now_ms() / 1000;
-        if !verify(self.secret.expose(), headers, body, now) {
+        if !verify(self.secrets.clone(), headers, body, now) {
             return WebhookAnswer::new(401, &json!({ "error": "not genuine" }));
         }
         let Ok(call) = serde_json::from_slice::<Value>(body) else {
@@ -194,12 +240,22 @@ mod tests {
             headers
         };
         let good = headers("id", "1000", format!("v1,AAAA v1,{signature}"));
-        assert!(verify(&secret, &good, body, 1300));
-        assert!(!verify(&secret, &good, body, 1301), "too old");
-        assert!(!verify(&secret, &good, b"{}", 1000), "another body");
+        let secret = secret.as_str();
+        assert!(verify(secret, &good, body, 1300));
+        assert!(!verify(secret, &good, body, 1301), "too old");
+        assert!(!verify(secret, &good, b"{}", 1000), "another body");
         assert!(!verify("another", &good, body, 1000), "another secret");
         let other = headers("other", "1000", format!("v1,{signature}"));
-        assert!(!verify(&secret, &other, body, 1000), "another id");
-        assert!(!verify(&secret, &HeaderMap::new(), body, 1000));
+        assert!(!verify(secret, &other, body, 1000), "another id");
+        assert!(!verify(secret, &HeaderMap::new(), body, 1000));
+        // While a secret is rotated, either one counts.
+        for both in [["another", secret], [secret, "another"]] {
+            assert!(verify(both, &good, body, 1000));
+        }
+        assert!(!verify(["another", "third"], &good, body, 1000));
+        assert!(
+            !verify(Vec::<String>::new(), &good, body, 1000),
+            "no secret"
+        );
     }
 }

@@ -121,7 +121,9 @@ impl Conversation {
             ..SendMessage::new(payload)
         };
         let call = Call::post(format!("/conversations/{}/messages", self.id), &body);
-        session.http.data(call.repeatable()).await
+        let sent: Sent = session.http.data(call.repeatable()).await?;
+        session.sent(&sent, &body.payload).await;
+        Ok(sent)
     }
 
     async fn payload(
@@ -216,7 +218,8 @@ impl Conversation {
         Box::pin(self.client.rotate(self.id)).await
     }
 
-    /// A page of the history, newest first, from `before` on.
+    /// A page of the history, newest first, from `before` on. A reply to a message that was not
+    /// read yet stands under the notice `no_quote`.
     ///
     /// # Errors
     ///
@@ -227,9 +230,11 @@ impl Conversation {
             .query("cursor", before);
         let page = self.client.http().page::<Message>(call).await?;
         let mut received = Vec::with_capacity(page.data.len());
-        for message in page.data {
+        // A message is known before the replies to it.
+        for message in page.data.into_iter().rev() {
             received.push(self.open(message, false).await?);
         }
+        received.reverse();
         Ok(received)
     }
 

@@ -1,18 +1,21 @@
 //! A person's events, over a socket that reconnects.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use blindpipe_e2ee::envelope::Place;
+use blindpipe_e2ee::{
+    Error::{Clear, Malformed},
+    envelope::Place,
+};
 use blindpipe_protocol::{
     cursor::Cursor,
     frames::{Auth, ClientFrame, Ready, ResyncRequired, UserAuth},
-    ids::{ConnectionId, ConversationId, MessageId, Principal},
+    ids::{ConnectionId, ConversationId, EventId, MessageId, Principal},
     inbox::AckFrame,
     messages::Message,
     streams::StreamDelta,
@@ -22,6 +25,7 @@ use blindpipe_protocol::{
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +37,8 @@ use crate::{
 };
 
 const MAX_WAITING_FRAMES: usize = 4096;
+/// The streams that are known, and the messages that ended streams.
+const MAX_STREAMS: usize = 1000;
 
 /// Something that a person sees happen.
 #[non_exhaustive]
@@ -134,9 +140,12 @@ pub struct Events {
     running: JoinSet<Result<()>>,
     /// Messages that are there: their streams are shown no more.
     finished: VecDeque<MessageId>,
+    /// The lowest number that the next piece of a stream may have.
+    next_piece: HashMap<(Principal, String), u64>,
 }
 
-const MAX_FINISHED: usize = 1000;
+/// An event and a conversation, as far as the frame names them.
+type Origin = (Option<EventId>, Option<ConversationId>);
 
 impl Events {
     pub(super) fn new(client: Client, socket: Socket) -> Self {
@@ -160,6 +169,7 @@ impl Events {
             closing,
             running,
             finished: VecDeque::new(),
+            next_piece: HashMap::new(),
         }
     }
 
@@ -199,37 +209,75 @@ impl Events {
 
     async fn read(&mut self, frame: Frame) -> Result<Option<ClientEvent>> {
         match frame.kind.as_str() {
-            "event" => match frame.parse() {
-                Some(event) => self.read_event(event).await,
-                None => Ok(None),
-            },
-            "stream.delta" => match frame.parse() {
-                Some(delta) => self.read_delta(delta).await,
-                None => Ok(None),
-            },
+            "event" => {
+                let event = frame.parse::<InboxEvent>();
+                let origin = event
+                    .as_ref()
+                    .map(|it| (Some(it.event_id), it.conversation_id));
+                let read = match event {
+                    Some(event) => self.read_event(event).await,
+                    None => Err(Malformed.into()),
+                };
+                self.client.save_if_dirty();
+                self.shown(read, origin.unwrap_or_default())
+            }
+            "stream.delta" => {
+                let delta = frame.parse::<StreamDelta>();
+                let origin = (None, delta.as_ref().map(|it| it.conversation_id));
+                let read = match delta {
+                    Some(delta) => self.read_delta(delta).await,
+                    None => Err(Malformed.into()),
+                };
+                self.shown(read, origin)
+            }
             "typing" => Ok(frame.parse().map(ClientEvent::Typing)),
             "caught_up" => Ok(Some(ClientEvent::CaughtUp)),
             _ => Ok(None),
         }
     }
 
+    /// Tells the hook of what does not open. Nothing of it is shown.
+    fn shown(
+        &self,
+        read: Result<Option<ClientEvent>>,
+        origin: Origin,
+    ) -> Result<Option<ClientEvent>> {
+        match read {
+            Err(Error::Decrypt(reason)) => {
+                self.undecryptable(reason, origin);
+                Ok(None)
+            }
+            read => read,
+        }
+    }
+
+    fn undecryptable(&self, reason: blindpipe_e2ee::Error, (event_id, conversation_id): Origin) {
+        self.client.tell(&Hook::Undecryptable {
+            reason,
+            event_id,
+            conversation_id,
+        });
+    }
+
     async fn read_event(&mut self, event: InboxEvent) -> Result<Option<ClientEvent>> {
         self.unacknowledged = Some(event.cursor);
         let session = self.client.session()?;
         session.observe(&event).await;
-        let read = match event.event.as_str() {
-            "message.created" if session.has_keys() => match event.data::<Message>() {
-                Some(message) => self.read_message(event, message).await,
-                None => Ok(None),
-            },
-            "artifact_request" => match event.data::<ToolCall>() {
-                Some(call) => self.read_tool_call(&event, call).await,
-                None => Ok(None),
-            },
+        match event.event.as_str() {
+            "message.created" if session.has_keys() => {
+                let message = event.data::<Message>();
+                self.read_message(event, message.ok_or(Malformed)?).await
+            }
+            "artifact_request" => {
+                let call = event.data::<ToolCall>();
+                let request = self
+                    .client
+                    .open_tool_request(call.ok_or(Malformed)?)
+                    .await?;
+                Ok(Some(ClientEvent::ToolRequest(Box::new(request))))
+            }
             _ => Ok(Some(ClientEvent::Event(event))),
-        };
-        self.client.save_if_dirty();
-        read
+        }
     }
 
     async fn read_message(
@@ -240,14 +288,17 @@ impl Events {
         let conversation = self.client.conversation(message.conversation_id);
         let received = conversation.open(message, true).await?;
         match &received.opened {
-            Err(reason) => self.undecryptable(&event, *reason),
+            Err(reason) => {
+                let origin = (Some(event.event_id), event.conversation_id);
+                self.undecryptable(*reason, origin);
+            }
             Ok(opened) if opened.is_replay => return Ok(None),
             Ok(opened) => {
                 if opened.encrypted {
                     self.client.session()?.remember(&received.message).await;
                 }
                 self.finished.extend(received.message.client_message_id);
-                if self.finished.len() > MAX_FINISHED {
+                if self.finished.len() > MAX_STREAMS {
                     self.finished.pop_front();
                 }
             }
@@ -259,44 +310,43 @@ impl Events {
         }))
     }
 
-    async fn read_tool_call(
-        &self,
-        event: &InboxEvent,
-        call: ToolCall,
-    ) -> Result<Option<ClientEvent>> {
-        match self.client.open_tool_request(call).await {
-            Ok(request) => Ok(Some(ClientEvent::ToolRequest(Box::new(request)))),
-            Err(Error::Decrypt(reason)) => {
-                self.undecryptable(event, reason);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn undecryptable(&self, event: &InboxEvent, reason: blindpipe_e2ee::Error) {
-        self.client.tell(&Hook::Undecryptable {
-            reason,
-            event_id: event.event_id,
-            conversation_id: event.conversation_id,
-        });
-    }
-
-    /// A delta counts only while its message is not there, and only for some minutes.
-    async fn read_delta(&self, delta: StreamDelta) -> Result<Option<ClientEvent>> {
+    /// A delta counts only while its message is not there, for some minutes, and above the pieces
+    /// before it: a piece that comes again is not shown again.
+    async fn read_delta(&mut self, delta: StreamDelta) -> Result<Option<ClientEvent>> {
         let stream_id = delta.stream_id.as_str().to_owned();
         let ended = blindpipe_e2ee::ids::from_ulid(&stream_id).map(message_id);
         if ended.is_some_and(|id| self.finished.contains(&id)) {
             return Ok(None);
         }
-        let text: Option<String> = serde_json::from_str(delta.data.as_str()).ok();
-        let envelope = text.and_then(|text| blindpipe_e2ee::from_base64(&text).ok());
-        let Some(envelope) = envelope else {
+        let piece = (delta.sender.id, stream_id.clone());
+        if self
+            .next_piece
+            .get(&piece)
+            .is_some_and(|next| delta.n < *next)
+        {
             return Ok(None);
-        };
+        }
+        let opened = self.open_delta(&delta).await?;
+        if self.next_piece.len() >= MAX_STREAMS {
+            self.next_piece.clear();
+        }
+        self.next_piece.insert(piece, delta.n.saturating_add(1));
+        Ok(Some(ClientEvent::Delta {
+            conversation_id: delta.conversation_id,
+            stream_id,
+            n: delta.n,
+            append: opened["append"].as_str().unwrap_or_default().to_owned(),
+            sender: delta.sender.id,
+        }))
+    }
+
+    async fn open_delta(&self, delta: &StreamDelta) -> Result<Value> {
+        // A piece that is no string came in clear.
+        let text: Option<String> = serde_json::from_str(delta.data.as_str()).ok();
+        let envelope = blindpipe_e2ee::from_base64(&text.ok_or(Clear)?)?;
         let session = self.client.session()?;
         let place = Place::Delta {
-            stream_id: stream_id.clone(),
+            stream_id: delta.stream_id.as_str().to_owned(),
             n: delta.n,
         };
         let found = Found {
@@ -307,20 +357,7 @@ impl Events {
             created_at: session.clock.now_ms(),
             live: true,
         };
-        let opened = match session.open(&found).await {
-            Ok(shown) => shown.opened,
-            Err(Error::Decrypt(_)) => None,
-            Err(error) => return Err(error),
-        };
-        Ok(opened.map(|opened| ClientEvent::Delta {
-            conversation_id: delta.conversation_id,
-            stream_id,
-            n: delta.n,
-            append: opened.json["append"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-            sender: delta.sender.id,
-        }))
+        let opened = session.open(&found).await?.opened;
+        Ok(opened.ok_or(Clear)?.json)
     }
 }

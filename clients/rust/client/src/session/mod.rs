@@ -1,5 +1,6 @@
 //! A principal's conversations: the secrets that it can open with, and may seal with.
 
+mod answered;
 mod directory;
 mod opening;
 mod types;
@@ -29,10 +30,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tracing::warn;
 
+use self::answered::Envelopes;
 pub use self::types::{InboxEvent, OpenedMessage, OpenedSender};
 pub(crate) use self::{
     directory::{Recipient, hex},
-    opening::Found,
+    opening::{Found, foreign},
     types::{
         clear_message, envelope_of, is_sealed, message_id, payload_of, principal, raw, unix_ms,
     },
@@ -101,6 +103,7 @@ pub(crate) struct Entry {
     pub(crate) recipients: Vec<Recipient>,
     /// Members or their keys have changed since they were read.
     pub(crate) is_stale: bool,
+    envelopes: Envelopes,
 }
 
 pub(crate) type EntryGuard = OwnedMutexGuard<Entry>;
@@ -172,6 +175,7 @@ impl Session {
                 info: None,
                 recipients: Vec::new(),
                 is_stale: true,
+                envelopes: Envelopes::default(),
             };
             Arc::new(Slot {
                 changes: Mutex::default(),

@@ -7,12 +7,15 @@ use blindpipe_e2ee::{
     trust::Standing,
 };
 use blindpipe_protocol::{
-    ids::{ConversationId, Principal},
-    messages::Message,
+    ids::{ConversationId, MessageId, Principal},
+    messages::{Message, Sent},
+    raw::RawJson,
 };
 
-use super::{Entry, OpenedMessage, OpenedSender, Session, envelope_of, principal, unix_ms};
-use crate::{Error, Result};
+use super::{
+    Entry, EntryGuard, OpenedMessage, OpenedSender, Session, envelope_of, principal, unix_ms,
+};
+use crate::{Error, Result, transport::is_missing};
 
 /// Something that was found in a conversation.
 pub(crate) struct Found<'a> {
@@ -32,7 +35,8 @@ impl Session {
         let mut entry = self.prepare(found).await?;
         let now = self.clock.now_ms();
         let mut trust = self.trust.lock();
-        let shown = entry.room.open(&mut trust, &incoming(found), now);
+        let incoming = incoming(&entry, found);
+        let shown = entry.room.open(&mut trust, &incoming, now);
         drop(trust);
         self.shown(found, shown)
     }
@@ -42,7 +46,8 @@ impl Session {
         let mut entry = self.prepare(found).await?;
         let now = self.clock.now_ms();
         let mut trust = self.trust.lock();
-        let shown = asked.prove(&mut entry.room, &mut trust, &incoming(found), now);
+        let incoming = incoming(&entry, found);
+        let shown = asked.prove(&mut entry.room, &mut trust, &incoming, now);
         drop(trust);
         self.shown(found, shown)
     }
@@ -59,10 +64,11 @@ impl Session {
     }
 
     /// Reads the secret and the key that an envelope names, where they are not in memory.
-    async fn prepare(&self, found: &Found<'_>) -> Result<super::EntryGuard> {
-        let mut entry = self.load(found.conversation_id).await?;
+    async fn prepare(&self, found: &Found<'_>) -> Result<EntryGuard> {
+        let header = Header::parse(found.envelope)?;
+        let entry = self.load(found.conversation_id).await;
+        let mut entry = entry.map_err(foreign)?;
         if self.has_keys() {
-            let header = Header::parse(found.envelope)?;
             if entry.room.epoch_key(header.epoch, header.sid).is_none() {
                 self.read_wraps(&mut entry, Some(header.epoch)).await?;
             }
@@ -98,8 +104,26 @@ impl Session {
             live,
         };
         let shown = self.open(&found).await?;
-        let entry = self.lock(message.conversation_id).await;
-        opened_message(&entry, &found, shown, message, id)
+        let mut entry = self.lock(message.conversation_id).await;
+        let opened = opened_message(&entry, &found, shown, message, id)?;
+        self.note_envelope(&mut entry, message.message_id, &envelope);
+        Ok(opened)
+    }
+
+    /// A message of one's own is stored: replies to it are told by its envelope.
+    pub(crate) async fn sent(&self, sent: &Sent, payload: &RawJson) {
+        if let Ok(envelope) = envelope_of(Some(payload)) {
+            let mut entry = self.lock(sent.conversation_id).await;
+            self.note_envelope(&mut entry, sent.message_id, &envelope);
+        }
+    }
+
+    /// Only people are shown quotes.
+    fn note_envelope(&self, entry: &mut Entry, message: MessageId, envelope: &[u8]) {
+        if principal(self.me).is_user() {
+            let id = message.0.into_bytes();
+            entry.envelopes.note(id, fingerprint(envelope));
+        }
     }
 
     /// A message that was handled is not handled again under another event.
@@ -112,14 +136,26 @@ impl Session {
     }
 }
 
-fn incoming<'a>(found: &Found<'a>) -> Incoming<'a> {
+/// A conversation that is not this member's, or is none, has no secret to open anything with.
+pub(crate) fn foreign(error: Error) -> Error {
+    if is_missing(&error) {
+        return blindpipe_e2ee::Error::NoEpochKey.into();
+    }
+    error
+}
+
+fn incoming<'a>(entry: &Entry, found: &Found<'a>) -> Incoming<'a> {
+    let answered = match found.place {
+        Place::Message { in_reply_to, .. } => *in_reply_to,
+        _ => None,
+    };
     Incoming {
         sender: principal(found.sender),
         place: found.place,
         envelope: Some(found.envelope),
         created_at: found.created_at,
         live: found.live,
-        answered: None,
+        answered: answered.and_then(|id| entry.envelopes.get(id)),
     }
 }
 

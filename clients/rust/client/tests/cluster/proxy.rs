@@ -10,7 +10,7 @@ use axum::{
     response::Response,
     serve::Listener,
 };
-use blindpipe_client::Server;
+use blindpipe_client::{Agent, Server, agent::AgentBuilder, testing::TestAgent};
 use futures_util::{SinkExt, StreamExt};
 use parking_lot::Mutex;
 use rustls::{
@@ -149,6 +149,12 @@ impl Proxy {
         Server::new(format!("http://{}", self.address))
     }
 
+    /// An agent behind the proxy.
+    pub fn agent(&self, agent: &TestAgent) -> AgentBuilder {
+        let builder = Agent::builder(self.server(), agent.id, agent.token.as_str());
+        builder.key(&agent.key).expect("a key")
+    }
+
     /// Alters JSON bodies on their way to the node.
     pub fn on_request(&self, rule: impl FnMut(&str, &mut Value) + Send + 'static) {
         self.lies.rules.requests.lock().push(Box::new(rule));
@@ -202,6 +208,16 @@ impl Proxy {
     /// Cuts every open socket.
     pub fn cut(&self) {
         self.lies.orders.send(Order::Cut).ok();
+    }
+}
+
+/// Drops every event of a name.
+pub fn without(name: &'static str) -> impl FnMut(Value) -> Vec<Value> + Send {
+    move |frame| {
+        if frame["event"] == name {
+            return Vec::new();
+        }
+        vec![frame]
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blindpipe_client::{Agent, Client, Hook};
+use blindpipe_client::{Client, Hook};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -47,10 +47,8 @@ async fn an_agent_is_told_that_events_are_missing_and_goes_on() {
     let (proxy, resyncs) = (Proxy::before(&scene.cluster, 1).await, Resyncs::default());
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let token = scene.agent.token.as_str();
-    let builder = Agent::builder(proxy.server(), scene.agent.id, token);
-    let builder = builder.key(&scene.agent.key).expect("a key");
-    let builder = builder.on_hook(resyncs.hook()).on_message(move |ctx| {
+    let builder = proxy.agent(&scene.agent).on_hook(resyncs.hook());
+    let builder = builder.on_message(move |ctx| {
         hearing.lock().push(ctx.text().to_owned());
         async { Ok(()) }
     });

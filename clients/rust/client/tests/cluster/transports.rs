@@ -19,7 +19,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{cluster, echo, running, scene, texts, until, watch};
+use crate::{
+    attacks::Told,
+    support::{cluster, echo, running, scene, texts, until, watch},
+};
 
 #[tokio::test]
 async fn by_poll_the_acknowledgement_is_the_cursor() {
@@ -76,7 +79,9 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
         .await
         .expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    let router = hooked.webhook(secret).into_router();
+    // While the secret is rotated, the receiver holds the next one as well.
+    let next = "whsec_CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg=";
+    let router = hooked.webhook([next, secret]).into_router();
     let mut serving = JoinSet::new();
     serving.spawn(async move { axum::serve(listener, router).await });
     let webhook = hooked.set_webhook(&url, secret).await.expect("registered");
@@ -108,14 +113,8 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
 async fn clear_text_is_refused_unless_the_developer_allows_it() {
     let scene = scene("strict").await;
     let builder = || scene.builder();
-    let reasons = Arc::new(Mutex::new(Vec::new()));
-    let told = reasons.clone();
-    let strict = builder().on_hook(move |hook| {
-        if let Hook::Undecryptable { reason, .. } = hook {
-            told.lock().push(reason.reason());
-        }
-    });
-    let strict = running(echo(strict)).await;
+    let told = Told::default();
+    let strict = running(echo(builder().on_hook(told.hook()))).await;
     let conversation = scene.conversation().await;
     let clear = json!({ "type": "text", "text": "in clear" });
     scene
@@ -124,10 +123,11 @@ async fn clear_text_is_refused_unless_the_developer_allows_it() {
         .send_raw(conversation.id(), &clear)
         .await
         .expect("sent");
-    until(|| !reasons.lock().is_empty()).await;
+    until(|| !told.refused().is_empty()).await;
     strict.stop().await;
-    assert_eq!(*reasons.lock(), ["clear"]);
-    let lax = running(echo(builder().allow_plaintext())).await;
+    assert_eq!(told.refused(), ["clear"]);
+    let lax = builder().allow_plaintext().on_hook(told.hook());
+    let lax = running(echo(lax)).await;
     let mut events = watch(&scene.ada).await;
     scene
         .ada
@@ -141,7 +141,14 @@ async fn clear_text_is_refused_unless_the_developer_allows_it() {
     // The person never chose clear text here, so it is not shown as said by anybody.
     let reason = answer.opened.expect_err("it is clear").reason();
     assert_eq!(reason, "clear");
+    // Once anything was encrypted here, nothing in clear counts.
+    let answer = events.ask(&conversation, "sealed").await;
+    assert_eq!(answer, "You said: sealed");
+    let sent = scene.ada.client.send_raw(conversation.id(), &clear).await;
+    sent.expect("sent");
+    until(|| told.refused().len() == 2).await;
     lax.stop().await;
+    assert_eq!(told.refused(), ["clear", "clear"]);
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The decisions of a room about an envelope, or about clear text: shown, refused, here before.
 
+use serde_json::Value;
+
 use super::{DAY_MS, Incoming, MINUTE_MS, Refusal, Room, Shown, Taken};
 use crate::{
     Error, Id, KeyId, Principal,
@@ -32,21 +34,11 @@ impl Room {
         if incoming.envelope.is_none() {
             return self.clear(trust, incoming);
         }
-        let mut shown = self.open(trust, incoming, now)?;
-        let opened = shown.opened.as_ref();
+        let shown = self.open(trust, incoming, now)?;
         match incoming.place {
             Place::Message {
-                client_message_id,
-                in_reply_to,
+                client_message_id, ..
             } => {
-                let re = opened.and_then(|opened| opened.json["re"].as_str());
-                let re = re.and_then(|re| from_base64(re).ok());
-                let fits = re.is_some() && re == incoming.answered.map(Vec::from);
-                if in_reply_to.is_some() && !fits {
-                    shown
-                        .notices
-                        .push(NoticeKind::NoQuote.of(incoming.sender, None));
-                }
                 if !self.remember((incoming.sender, *client_message_id)) {
                     return Ok(Taken::Repeated);
                 }
@@ -94,6 +86,9 @@ impl Room {
         }
         if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
             notices.push(NoticeKind::OtherTime.of(sender, None));
+        }
+        if lacks_quote(incoming, &opened.json) {
+            notices.push(NoticeKind::NoQuote.of(sender, None));
         }
         Ok(Shown {
             opened: Some(opened),
@@ -195,4 +190,17 @@ impl Room {
             Place::Response { .. } => false,
         }
     }
+}
+
+/// Whether a message answers something, and its `re` does not name the envelope that is known.
+fn lacks_quote(incoming: &Incoming<'_>, content: &Value) -> bool {
+    let Place::Message {
+        in_reply_to: Some(_),
+        ..
+    } = incoming.place
+    else {
+        return false;
+    };
+    let re = content["re"].as_str().and_then(|re| from_base64(re).ok());
+    re.is_none() || re != incoming.answered.map(Vec::from)
 }

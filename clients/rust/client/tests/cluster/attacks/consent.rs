@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{Proxy, flip, victim_with};
 use crate::{
-    proxy::in_event,
+    proxy::{in_event, without},
     support::{Shared, Watch, cluster, running, until, watch},
 };
 
@@ -73,8 +73,7 @@ async fn the_server_can_refuse_for_a_person_and_not_consent() {
     let ada = cluster.user("ada").await.expect("a person");
     let made = agent_of(&cluster, &ada).await;
     let proxy = Proxy::before(&cluster, 1).await;
-    let agent = Agent::builder(proxy.server(), made.id, made.token.as_str());
-    let agent = running(asking(agent.key(&made.key).expect("a key"))).await;
+    let agent = running(asking(proxy.agent(&made))).await;
     let conversation = ada.client.open_agent(made.id).await.expect("opened");
     grant(&ada, &agent.agent, &conversation).await;
     let mut events = watch(&ada).await;
@@ -198,4 +197,24 @@ async fn a_device_runs_what_its_agent_asked_once_and_nothing_else() {
     }
     assert!(told.refused().ends_with(&["clear", "stale", "stale"]));
     agent.agent.stop();
+}
+
+#[tokio::test]
+async fn an_outcome_whose_event_was_dropped_is_read() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let made = agent_of(&cluster, &ada).await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    proxy.on_frame(without("artifact_response"));
+    let agent = running(asking(proxy.agent(&made))).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    grant(&ada, &agent.agent, &conversation).await;
+    let mut events = watch(&ada).await;
+    conversation.send("hello").await.expect("sent");
+    let request = next_request(&mut events).await;
+    let ran = request.execute(|_| async { Ok(Value::Null) }).await;
+    ran.expect("executed");
+    let answer = events.answer(&conversation).await;
+    assert_eq!(answer.text(), "Executed ");
+    agent.stop().await;
 }

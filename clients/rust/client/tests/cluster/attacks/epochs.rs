@@ -11,14 +11,14 @@ use blindpipe_client::{
         from_base64, to_base64,
         wrap::{self, Recipient, Rotation},
     },
-    protocol::ids::Principal,
+    protocol::ids::{ConversationId, Principal},
     testing::TestUser,
 };
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{Proxy, group, keys_of, next_message, victim_with};
+use super::{Proxy, Told, group, keys_of, next_message, victim_with};
 use crate::support::{Watch, cluster, texts, until, watch};
 
 /// Fields of the device that a store holds.
@@ -39,8 +39,35 @@ fn bytes_of(user: &TestUser) -> Id {
 
 /// An epoch that the server knows the secret of.
 struct Forgery {
+    of: ConversationId,
     secret: EpochKey,
     wrapped: String,
+}
+
+impl Forgery {
+    fn wraps(&self, to: &TestUser) -> Value {
+        let device = to.client.device_id().expect("an id");
+        json!([{ "device_id": device, "wrapped_key": self.wrapped }])
+    }
+
+    /// Tells a client of the rotation, and waits until it was looked into.
+    async fn announce(&self, proxy: &Proxy, events: &mut Watch, by: &TestUser, to: &TestUser) {
+        let data = json!({
+            "conversation_id": self.of,
+            "epoch": self.secret.epoch(),
+            "by": by.client.user_id().expect("an id"),
+            "reason": null,
+                "wrapped_keys": self.wraps(to),
+        });
+        let forged = proxy.inject_event("key.rotated", &self.of.to_string(), &data);
+        loop {
+            if let ClientEvent::Event(event) = events.next().await
+                && event.event_id.to_string() == forged
+            {
+                return;
+            }
+        }
+    }
 }
 
 /// A wrap for `to`, which names `rotator` and is signed with `by`.
@@ -69,6 +96,7 @@ fn forge(
     };
     let wrapped = wrap::seal(&rotation, &to, &mut rng).expect("a wrap");
     Forgery {
+        of: of.id(),
         wrapped: to_base64(&wrapped),
         secret,
     }
@@ -98,18 +126,6 @@ fn posted(proxy: &Proxy) -> Arc<Mutex<Vec<Header>>> {
     posted
 }
 
-/// Tells the client of a rotation that no node made, and waits until it was looked into.
-async fn rotate_by_lie(proxy: &Proxy, events: &mut Watch, of: &Conversation, data: Value) {
-    let forged = proxy.inject_event("key.rotated", &of.id().to_string(), &data);
-    loop {
-        if let ClientEvent::Event(event) = events.next().await
-            && event.event_id.to_string() == forged
-        {
-            return;
-        }
-    }
-}
-
 #[tokio::test]
 async fn nobody_seals_with_an_epoch_of_the_servers_making() {
     let cluster = cluster().await;
@@ -121,15 +137,7 @@ async fn nobody_seals_with_an_epoch_of_the_servers_making() {
     let mut events = watch(&ada).await;
     let keys = *stored_keys(&store).public();
     let forgery = forge(&conversation, 2, bytes_of(&bob), &keys_of(4), &ada, &keys);
-    let device = ada.client.device_id().expect("an id");
-    let wraps = json!([{ "device_id": device, "wrapped_key": forgery.wrapped }]);
-    let data = json!({
-        "conversation_id": conversation.id(),
-        "epoch": 2,
-        "by": bob.client.user_id().expect("an id"),
-        "reason": null,
-        "wrapped_keys": wraps,
-    });
+    let wraps = forgery.wraps(&ada);
     // The server says so wherever it is asked.
     let (told, listed) = (conversation.id(), wraps.clone());
     proxy.on_answer(move |call, answer| {
@@ -140,7 +148,7 @@ async fn nobody_seals_with_an_epoch_of_the_servers_making() {
         }
     });
     let posted = posted(&proxy);
-    rotate_by_lie(&proxy, &mut events, &conversation, data).await;
+    forgery.announce(&proxy, &mut events, &bob, &ada).await;
     conversation.send("for Bob alone").await.expect("sent");
     let headers = posted.lock().clone();
     assert_eq!(headers.len(), 1);
@@ -171,16 +179,8 @@ async fn nobody_seals_with_an_epoch_of_an_ex_member() {
     let keys = *stored_keys(&store).public();
     let by = stored_keys(&eves);
     let forgery = forge(&conversation, 3, bytes_of(&eve), &by, &ada, &keys);
-    let device = ada.client.device_id().expect("an id");
-    let data = json!({
-        "conversation_id": conversation.id(),
-        "epoch": 3,
-        "by": eve.client.user_id().expect("an id"),
-        "reason": null,
-        "wrapped_keys": [{ "device_id": device, "wrapped_key": forgery.wrapped }],
-    });
     let posted = posted(&proxy);
-    rotate_by_lie(&proxy, &mut events, &conversation, data).await;
+    forgery.announce(&proxy, &mut events, &eve, &ada).await;
     conversation.send("without Eve").await.expect("sent");
     let headers = posted.lock().clone();
     assert_eq!(headers.len(), 1);
@@ -251,19 +251,11 @@ async fn nobody_goes_back_to_an_old_epoch() {
 #[tokio::test]
 async fn an_agent_waits_rather_than_go_back_to_an_old_epoch() {
     let scene = crate::support::scene("waiting").await;
-    let (store, failures) = (
-        Arc::new(MemoryStore::default()),
-        Arc::new(Mutex::new(Vec::new())),
-    );
+    let store = Arc::new(MemoryStore::default());
+    let failures = Arc::new(Mutex::new(Vec::new()));
     let seen = failures.clone();
-    let (proxy, told) = (
-        Proxy::before(&scene.cluster, 1).await,
-        super::Told::default(),
-    );
-    let token = scene.agent.token.as_str();
-    let builder = blindpipe_client::Agent::builder(proxy.server(), scene.agent.id, token);
-    let builder = builder.key(&scene.agent.key).expect("a key");
-    let builder = builder.store(store).on_hook(told.hook());
+    let (proxy, told) = (Proxy::before(&scene.cluster, 1).await, Told::default());
+    let builder = proxy.agent(&scene.agent).store(store).on_hook(told.hook());
     let builder = builder.on_message(move |ctx| {
         let seen = seen.clone();
         async move {

@@ -6,9 +6,7 @@ use blindpipe_client::{Client, MemoryStore};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{
-    NOTHING, Proxy, Wraps, group, holders, id, is_of, keys_of, listed, reads_keys, victim,
-};
+use super::{NOTHING, Proxy, Wraps, attacked, group, id, in_directory, keys_of, listed, victim};
 use crate::support::{cluster, direct, texts};
 
 const STRANGER: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
@@ -87,20 +85,13 @@ async fn an_injected_member_is_named_before_the_first_message_sealed_for_it() {
 
 /// The directory shows these keys in the place of somebody's own.
 fn swap(of: &str) -> impl FnMut(&str, &mut Value) + Send + use<> {
-    let (of, keys) = (of.to_owned(), listed(&keys_of(2), "swapped"));
-    move |call, answer| {
-        if !reads_keys(call) {
-            return;
+    let keys = listed(&keys_of(2), "swapped");
+    in_directory(Some(of.to_owned()), move |devices| {
+        for device in devices {
+            device["public_key"] = keys["public_key"].clone();
+            device["signing_public_key"] = keys["signing_public_key"].clone();
         }
-        for holder in holders(answer) {
-            if is_of(holder, &of) {
-                for device in holder["devices"].as_array_mut().into_iter().flatten() {
-                    device["public_key"] = keys["public_key"].clone();
-                    device["signing_public_key"] = keys["signing_public_key"].clone();
-                }
-            }
-        }
-    }
+    })
 }
 
 #[tokio::test]
@@ -142,14 +133,12 @@ async fn somebody_who_spoke_bp1_is_never_written_to_in_clear() {
             posted.lock().push(body["payload"]["type"].clone());
         }
     });
-    proxy.on_answer(|call, answer| {
-        if reads_keys(call) {
-            for holder in holders(answer) {
-                for device in holder["devices"].as_array_mut().into_iter().flatten() {
-                    device["schemes"] = json!([]);
-                }
-            }
+    proxy.on_answer(in_directory(None, |devices| {
+        for device in devices {
+            device["schemes"] = json!([]);
         }
+    }));
+    proxy.on_answer(|_, answer| {
         // Nothing was ever encrypted here, says the server.
         if answer["data"]["epoch"].is_number() {
             answer["data"]["epoch"] = 0.into();
@@ -170,15 +159,10 @@ async fn a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm() {
     let cluster = cluster().await;
     let bob = cluster.user("bob").await.expect("a person");
     let (ada, proxy, told) = victim(&cluster, "ada").await;
-    let (own, keys) = (id(&ada), keys_of(3));
-    proxy.on_answer(move |call, answer| {
-        if reads_keys(call) {
-            for holder in holders(answer).into_iter().filter(|it| is_of(it, &own)) {
-                let devices = holder["devices"].as_array_mut();
-                devices.expect("devices").push(listed(&keys, "evil"));
-            }
-        }
-    });
+    let keys = keys_of(3);
+    proxy.on_answer(in_directory(Some(id(&ada)), move |devices| {
+        devices.push(listed(&keys, "evil"));
+    }));
     let evil = Arc::new(Mutex::new(Vec::new()));
     let seen = evil.clone();
     proxy.on_request(move |call, body| {
@@ -202,24 +186,17 @@ async fn a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm() {
 
 #[tokio::test]
 async fn a_live_message_by_a_retired_key_is_said_by_nobody() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let (bob, proxy, told) = victim(&cluster, "bob").await;
-    let adas = id(&ada);
-    proxy.on_answer(move |call, answer| {
-        if reads_keys(call) {
-            for holder in holders(answer).into_iter().filter(|it| is_of(it, &adas)) {
-                for device in holder["devices"].as_array_mut().into_iter().flatten() {
-                    device["retired_at"] = "2026-01-01T00:00:00.000Z".into();
-                }
+    let it = attacked().await;
+    it.proxy
+        .on_answer(in_directory(Some(id(&it.ada)), |devices| {
+            for device in devices {
+                device["retired_at"] = "2026-01-01T00:00:00.000Z".into();
             }
-        }
-    });
-    let conversation = direct(&ada, &bob).await;
-    let mut events = crate::support::watch(&bob).await;
-    conversation.send("by a thief").await.expect("sent");
-    let received = super::next_message(&mut events, conversation.id()).await;
+        }));
+    let mut events = crate::support::watch(&it.bob).await;
+    it.conversation.send("by a thief").await.expect("sent");
+    let received = super::next_message(&mut events, it.conversation.id()).await;
     let reason = received.opened.expect_err("the key had left").reason();
     assert_eq!(reason, "retired_key");
-    assert_eq!(told.refused(), ["retired_key"]);
+    assert_eq!(it.told.refused(), ["retired_key"]);
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use blindpipe_client::{NewFile, agent::AgentBuilder, protocol::ids::Principal};
+use blindpipe_client::{NewFile, agent::AgentBuilder};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Told, flip, group, id, next_message, victim};
+use super::{Attacked, Told, attacked, flip, group, id, next_message, notices, victim};
 use crate::{
     proxy::{Proxy, in_event},
-    support::{Shared, cluster, direct, run, scene, until, watch},
+    support::{Shared, direct, run, scene, until, watch},
 };
 
 type Alteration = Box<dyn Fn(&mut Value) + Send>;
@@ -58,6 +58,7 @@ fn alterations(elsewhere: String, stranger: String) -> Vec<(&'static str, Altera
             "malformed",
             Box::new(|m: &mut Value| m["payload"]["ciphertext"] = "not base64".into()),
         ),
+        ("malformed", Box::new(|m: &mut Value| *m = json!([]))),
         (
             "clear",
             Box::new(|m: &mut Value| m["payload"] = json!({ "type": "text", "text": "forged" })),
@@ -77,11 +78,15 @@ fn alter_in_turn(proxy: &Proxy, ways: Vec<Alteration>) {
 
 #[tokio::test]
 async fn an_altered_message_is_said_by_nobody() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let (bob, proxy, told) = victim(&cluster, "bob").await;
+    let Attacked {
+        ada,
+        bob,
+        proxy,
+        told,
+        conversation,
+        ..
+    } = attacked().await;
     let elsewhere = group(&ada, &[&bob]).await;
-    let conversation = direct(&ada, &bob).await;
     let mut events = watch(&bob).await;
     let ways = alterations(elsewhere.id().to_string(), id(&bob));
     let (reasons, ways): (Vec<_>, Vec<_>) = ways.into_iter().unzip();
@@ -120,9 +125,7 @@ async fn noting(
     let (proxy, told) = (Proxy::before(cluster, 1).await, Told::default());
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hearing = heard.clone();
-    let token = agent.token.as_str();
-    let builder = blindpipe_client::Agent::builder(proxy.server(), agent.id, token);
-    let builder = builder.key(&agent.key).expect("a key").on_hook(told.hook());
+    let builder = proxy.agent(agent).on_hook(told.hook());
     let builder = builder.on_message(move |ctx| {
         hearing.lock().push(ctx.text().to_owned());
         async move { ctx.reply(format!("heard {}", ctx.text())).await }
@@ -139,9 +142,7 @@ async fn an_agent_handles_no_altered_message() {
     let bob = scene.cluster.user("bob").await.expect("a person");
     let elsewhere = direct(&scene.ada, &bob).await;
     let ways = alterations(elsewhere.id().to_string(), id(&bob));
-    // A conversation that is not the agent's answers 404: the read is repeated, not refused.
-    let ways = ways.into_iter().enumerate().filter(|(n, _)| *n != 8);
-    let (reasons, ways): (Vec<_>, Vec<_>) = ways.map(|(_, way)| way).unzip();
+    let (reasons, ways): (Vec<_>, Vec<_>) = ways.into_iter().unzip();
     alter_in_turn(&proxy, ways);
     for n in 0..reasons.len() {
         conversation
@@ -197,10 +198,12 @@ async fn a_message_that_comes_twice_is_shown_once_and_handled_once() {
 
 #[tokio::test]
 async fn held_back_and_reordered_messages_show_their_signed_times() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let (bob, proxy, _) = victim(&cluster, "bob").await;
-    let conversation = direct(&ada, &bob).await;
+    let Attacked {
+        bob,
+        proxy,
+        conversation,
+        ..
+    } = attacked().await;
     let mut events = watch(&bob).await;
     let mut held = None;
     proxy.on_frame(move |mut frame| {
@@ -222,94 +225,19 @@ async fn held_back_and_reordered_messages_show_their_signed_times() {
     let second = next_message(&mut events, conversation.id()).await;
     let first = next_message(&mut events, conversation.id()).await;
     assert_eq!((first.text(), second.text()), ("first", "second"));
+    assert_eq!(notices(&first), ["other_time"]);
     let [first, second] = [first, second].map(|received| received.opened.expect("it opens"));
     assert!(first.sent_at < second.sent_at);
-    let notices = first.notices.iter().map(|notice| notice.kind.name());
-    assert_eq!(notices.collect::<Vec<_>>(), ["other_time"]);
-}
-
-fn is_question(content: &blindpipe_client::Content, text: &str) -> bool {
-    let field = |name: &str| content.get(name).and_then(Value::as_str);
-    field("type") == Some("question") && field("text") == Some(text)
-}
-
-#[tokio::test]
-async fn an_answer_counts_for_the_question_that_its_person_saw() {
-    use blindpipe_client::agent::Question;
-    let scene = scene("asking").await;
-    let answers = Arc::new(Mutex::new(Vec::new()));
-    let (answered, proxy) = (answers.clone(), Proxy::before(&scene.cluster, 1).await);
-    let token = scene.agent.token.as_str();
-    let builder = blindpipe_client::Agent::builder(proxy.server(), scene.agent.id, token);
-    let builder = builder.key(&scene.agent.key).expect("a key");
-    let builder = builder
-        .on_message(async |ctx| {
-            ctx.ask(Question {
-                tag: "pay".to_owned(),
-                text: ctx.text().to_owned(),
-                choices: vec!["yes".to_owned()],
-                ..Question::default()
-            })
-            .await
-        })
-        .on_answer("pay", move |ctx| {
-            let question = ctx.answer().map(|answer| answer.question.clone());
-            answered.lock().push(question.unwrap_or_default());
-            async { Ok(()) }
-        });
-    let mut talk = scene.talk(builder).await;
-    talk.conversation.send("pay 1 euro?").await.expect("sent");
-    let small = talk.answer().await;
-    talk.conversation
-        .send("pay 1000 euro?")
-        .await
-        .expect("sent");
-    let large = talk.answer().await;
-    // The history shows the large question under the id of the small one.
-    let (of_small, of_large) = (small.message.message_id, large.message);
-    proxy.on_answer(move |call, answer| {
-        let Some(list) = answer["data"]
-            .as_array_mut()
-            .filter(|_| call.contains("/messages"))
-        else {
-            return;
-        };
-        for message in list {
-            if message["message_id"] == of_small.to_string() {
-                let payload = of_large.payload.as_ref().expect("a payload").as_str();
-                message["payload"] = serde_json::from_str(payload).expect("JSON");
-                message["client_message_id"] = json!(of_large.client_message_id);
-                message["in_reply_to"] = json!(of_large.in_reply_to);
-            }
-        }
-    });
-    talk.conversation.answer(small, "yes").await.expect("sent");
-    let large = crate::support::history(&talk.conversation).await;
-    let large = large.into_iter().find(|it| {
-        it.opened
-            .as_ref()
-            .is_ok_and(|opened| is_question(&opened.content, "pay 1000 euro?"))
-            && matches!(it.message.sender.id, Principal::Agent(_))
-    });
-    talk.conversation
-        .answer(large.expect("the question"), "yes")
-        .await
-        .expect("sent");
-    until(|| !answers.lock().is_empty()).await;
-    talk.agent.stop().await;
-    assert_eq!(
-        *answers.lock(),
-        ["pay 1000 euro?"],
-        "the first answer proves nothing"
-    );
 }
 
 #[tokio::test]
 async fn an_altered_file_is_given_to_nobody() {
-    let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
-    let (bob, proxy, _) = victim(&cluster, "bob").await;
-    let conversation = direct(&ada, &bob).await;
+    let Attacked {
+        bob,
+        proxy,
+        conversation,
+        ..
+    } = attacked().await;
     let mut events = watch(&bob).await;
     let file = NewFile {
         name: "contract.pdf".to_owned(),

@@ -1,11 +1,14 @@
 //! An active server: each lie is refused or said. `docs/encryption.md` has the table.
 
+mod answers;
 mod backups;
 mod consent;
+mod drops;
 mod epochs;
 mod members;
 mod messages;
 mod streams;
+mod table;
 
 use std::sync::Arc;
 
@@ -22,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     proxy::Proxy,
-    support::{Shared, Watch},
+    support::{Shared, Watch, cluster, direct},
 };
 
 /// The notices of a client's hook.
@@ -30,13 +33,13 @@ use crate::{
 pub struct Told(Arc<Mutex<Vec<Hook>>>);
 
 impl Told {
-    fn hook(&self) -> impl Fn(&Hook) + Send + Sync + 'static {
+    pub fn hook(&self) -> impl Fn(&Hook) + Send + Sync + 'static {
         let told = self.0.clone();
         move |hook| told.lock().push(hook.clone())
     }
 
     /// The reasons of what did not open.
-    fn refused(&self) -> Vec<&'static str> {
+    pub fn refused(&self) -> Vec<&'static str> {
         let reason = |hook: &Hook| match hook {
             Hook::Undecryptable { reason, .. } => Some(reason.reason()),
             _ => None,
@@ -56,6 +59,31 @@ impl Told {
 /// A person behind a proxy before node 1, and what her client's hook is told.
 async fn victim(cluster: &Shared, name: &str) -> (TestUser, Proxy, Told) {
     victim_with(cluster, name, |builder| builder).await
+}
+
+/// Ada, and Bob behind a proxy, in their direct conversation.
+struct Attacked {
+    cluster: Shared,
+    ada: TestUser,
+    bob: TestUser,
+    proxy: Proxy,
+    told: Told,
+    conversation: Conversation,
+}
+
+async fn attacked() -> Attacked {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let (bob, proxy, told) = victim(&cluster, "bob").await;
+    let conversation = direct(&ada, &bob).await;
+    Attacked {
+        cluster,
+        ada,
+        bob,
+        proxy,
+        told,
+        conversation,
+    }
 }
 
 async fn victim_with(
@@ -84,6 +112,13 @@ pub async fn next_message(events: &mut Watch, of: ConversationId) -> Received {
     }
 }
 
+/// The notices beside a message that opened.
+fn notices(received: &Received) -> Vec<&'static str> {
+    let opened = received.opened.as_ref().expect("it opens");
+    let notices = opened.notices.iter();
+    notices.map(|notice| notice.kind.name()).collect()
+}
+
 /// Keys that are equal at every run.
 pub fn keys_of(seed: u64) -> PrivateKeys {
     PrivateKeys::random(&mut StdRng::seed_from_u64(seed))
@@ -101,9 +136,26 @@ fn listed(keys: &PrivateKeys, device_id: &str) -> Value {
     })
 }
 
-/// Whether a call reads the members' keys.
-fn reads_keys(call: &str) -> bool {
-    call.starts_with("GET ") && (call.contains("/recipients") || call.contains("/devices"))
+/// Alters the keys that the directory shows: of one principal, or of everybody.
+fn in_directory(
+    of: Option<String>,
+    mut rule: impl FnMut(&mut Vec<Value>) + Send,
+) -> impl FnMut(&str, &mut Value) + Send {
+    let is_meant = move |holder: &Value| {
+        let is_of = |id: &String| holder["principal_id"] == **id || holder["user_id"] == **id;
+        of.as_ref().is_none_or(is_of)
+    };
+    move |call, answer| {
+        let reads_keys = call.contains("/recipients") || call.contains("/devices");
+        if !call.starts_with("GET ") || !reads_keys {
+            return;
+        }
+        for holder in holders(answer).into_iter().filter(|it| is_meant(it)) {
+            if let Some(devices) = holder["devices"].as_array_mut() {
+                rule(devices);
+            }
+        }
+    }
 }
 
 /// The holders of keys in an answer that lists one or many.
@@ -115,11 +167,6 @@ fn holders(answer: &mut Value) -> Vec<&mut Value> {
         }
         data => vec![data],
     }
-}
-
-/// Whether a holder of keys is this principal.
-fn is_of(holder: &Value, id: &str) -> bool {
-    holder["principal_id"] == id || holder["user_id"] == id
 }
 
 /// Flips a bit of the envelope of a payload.

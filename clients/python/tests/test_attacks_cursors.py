@@ -1,9 +1,9 @@
-"""A cursor from which the server cannot read any more is told, and the client goes on."""
+"""A cursor from which the server cannot read any more is told, and nothing is left out."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -71,6 +71,43 @@ async def _lose_cursors(attacker: Attacker, transport: str) -> None:
         return path.split("cursor=")[0] + f"cursor={cursor}" if cursor else path
 
     attacker.on_path = on_path
+
+
+async def test_an_agent_whose_acknowledgement_is_too_old_begins_with_the_oldest_event(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    """As after 30 days away: reading after the last acknowledgement answers a resync as well."""
+    victim, resumed = Victim(), list[str | None]()
+    oldest = list[str]()
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame["type"] != "ready" or resumed[-1] is not None:
+            return (frame,)
+        oldest.append(frame["cursor"])
+        head = f"{frame['cursor'].partition('-')[0]}-{frame['replay']['to']}"
+        return frame, {"type": "resync_required", "oldest": oldest[-1], "head": head}
+
+    def on_client_frame(frame: Frame) -> Frame:
+        if frame["type"] == "auth":
+            resumed.append(frame.get("resume"))
+        return frame
+
+    resyncs = Resyncs()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("away", ada.client)
+        conversation = await ada.client.open_agent(made.agent_id)
+        options: AgentOptions = replace(
+            made, url=attacker.url, ssl_context=None, hooks={"resync": resyncs.resync}
+        )
+        attacker.on_frame, attacker.on_client_frame = on_frame, on_client_frame
+        agent = echo(options, victim)
+        await agent.check()
+        await conversation.send("while it was away")
+        async with running(agent):
+            await until(lambda: victim.heard)
+            await answer_to(ada, lambda: conversation.send("and now"))
+    assert victim.heard == ["while it was away", "and now"]
+    assert resumed == [None, *oldest] and len(resyncs.heads) == 1
 
 
 async def test_a_person_is_told_and_sees_what_comes_then(

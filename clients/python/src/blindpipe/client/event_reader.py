@@ -1,0 +1,132 @@
+"""The frames of a person's socket, opened and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from ..core.session import Session
+from ..core.types import Event, Message, ToolCall
+from ..e2ee import E2eeError, Principal, ids
+from ..e2ee.envelope import Delta
+from ..hooks import HookCaller
+from ..transport.socket import Frame
+from .conversation import Conversation
+from .events import (
+    CaughtUp,
+    ClientEvent,
+    DeltaEvent,
+    MessageEvent,
+    OtherEvent,
+    ToolRequestEvent,
+    TypingEvent,
+)
+from .tool_requests import ConsentKeeper, open_tool_request
+
+MAX_KNOWN_STREAMS: Final = 1_000
+"""The agents of a person have a few each."""
+
+
+class EventReader:
+    """Makes events of frames.
+
+    `session` is that of this moment: a device may get its keys later. `conversation` answers None
+    before it has them.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], Session],
+        hooks: HookCaller,
+        consents: ConsentKeeper,
+        conversation: Callable[[str], Conversation | None],
+    ) -> None:
+        self._session = session
+        self._hooks = hooks
+        self._consents = consents
+        self._conversation = conversation
+        # The number that a stream's next piece has at least, the newest stream last.
+        self._next_piece: dict[tuple[Principal, str], int] = {}
+
+    async def read(self, frame: Frame) -> list[ClientEvent]:
+        """The events of a frame; none for what is not shown."""
+        match frame["type"]:
+            case "event":
+                return await self._read_event(cast(Event, frame))
+            case "stream.delta":
+                return await self._read_delta(frame)
+            case "typing":
+                who = frame["sender"]
+                sender = ids.principal(who["type"], who["id"])
+                return [TypingEvent(frame["conversation_id"], sender, frame["state"])]
+            case "caught_up":
+                return [CaughtUp()]
+        return []
+
+    async def _read_event(self, event: Event) -> list[ClientEvent]:
+        await self._session().observe(event)
+        if event["event"] == "message.created":
+            return await self._read_message(event)
+        if event["event"] == "artifact_request":
+            return await self._read_tool_request(event)
+        return [OtherEvent(event)]
+
+    async def _read_message(self, event: Event) -> list[ClientEvent]:
+        message = cast(Message, event["data"])
+        conversation = self._conversation(message["conversation_id"])
+        if conversation is None:
+            return [OtherEvent(event)]
+        received = await conversation.open(message, live=True)
+        if received.fault is not None:
+            self._undecryptable(event, received.fault)
+        if received.opened is not None and received.opened.is_replay:
+            return []
+        if received.opened is not None and received.opened.encrypted:
+            self._session().remember(message)
+        return [MessageEvent(event, conversation, received)]
+
+    async def _read_tool_request(self, event: Event) -> list[ClientEvent]:
+        try:
+            call = cast(ToolCall, event["data"])
+            request = await open_tool_request(call, self._session(), self._consents)
+        except E2eeError as error:
+            self._undecryptable(event, error)
+            return []
+        return [ToolRequestEvent(event, request)]
+
+    def _undecryptable(self, event: Event, fault: E2eeError) -> None:
+        self._tell(fault, event["event_id"], event.get("conversation_id"))
+
+    def _tell(self, fault: E2eeError, event_id: str | None, conversation_id: str | None) -> None:
+        told = {"event_id": event_id, "conversation_id": conversation_id}
+        self._hooks.call("undecryptable", reason=fault.reason, **told)
+
+    async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
+        """A piece counts only while its message is not there, and only for some minutes.
+
+        It counts above the pieces before it, so one that comes again is not shown again.
+        """
+        stream_id, data, who = frame["stream_id"], frame.get("data"), frame.get("sender")
+        if who is None:
+            return []
+        conversation_id, n = frame["conversation_id"], int(frame["n"])
+        sender, session = ids.principal(who["type"], who["id"]), self._session()
+        name = sender, stream_id
+        if session.is_remembered(conversation_id, sender, stream_id):
+            return []
+        if n < self._next_piece.get(name, 0):
+            return []
+        try:
+            if not isinstance(data, str):
+                raise E2eeError("clear")
+            place = Delta(stream_id, n)
+            shown = await session.open_text(conversation_id, data, place, sender)
+        except E2eeError as error:
+            self._tell(error, None, conversation_id)
+            return []
+        self._next_piece.pop(name, None)
+        self._next_piece[name] = n + 1
+        if len(self._next_piece) > MAX_KNOWN_STREAMS:
+            del self._next_piece[next(iter(self._next_piece))]
+        append = str(shown.opened.json.get("append", "")) if shown.opened else ""
+        return [DeltaEvent(conversation_id, stream_id, n, append, sender)]

@@ -1,0 +1,176 @@
+// What follows each end of a connection, and each refusal for want of budget.
+import assert from "node:assert/strict";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { mock, test } from "node:test";
+import { WebSocket, WebSocketServer } from "ws";
+import { Closed, RateLimited } from "@blindpipe/client/agent";
+import { Http } from "#dist/transport/http.js";
+import { HookCaller, SILENT, type Hooks } from "#dist/hooks.js";
+import { Socket } from "#dist/transport/socket.js";
+
+type Ending = readonly [code: number, ...frames: object[]];
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+interface Given {
+  readonly endings: readonly Ending[];
+  readonly renewals?: boolean[];
+  readonly hooks?: Partial<Hooks>;
+}
+
+/**
+ * The waits before each further connection of a client whose connections end so. The frames of an
+ * ending come before it. All jitter is full.
+ */
+async function waitsAfter({ endings, renewals = [], hooks = {} }: Given): Promise<number[]> {
+  const left = [...endings];
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  server.on("connection", (socket) =>
+    socket.once("message", () => {
+      const [code, ...frames] = left.shift()!;
+      for (const frame of frames) socket.send(JSON.stringify(frame));
+      socket.close(code);
+    }),
+  );
+  await new Promise((resolve) => server.once("listening", resolve));
+  const { port } = server.address() as AddressInfo;
+  const stop = new AbortController();
+  const waits: number[] = [];
+  const random = mock.method(Math, "random", () => 1);
+  const { setTimeout: real } = globalThis;
+  // The wait before a connection is the only timer that runs while there is none.
+  let isConnected = false;
+  const timer = mock.method(globalThis, "setTimeout", (run: () => void, ms: number) => {
+    if (isConnected) return real(run, ms);
+    waits.push(ms);
+    if (left.length === 0) stop.abort();
+    return real(run, 0);
+  });
+  const socket = new Socket({
+    url: `http://127.0.0.1:${port}`,
+    webSocket: async (url) => {
+      isConnected = true;
+      return new WebSocket(url) as never;
+    },
+    hooks: new HookCaller(
+      { ...hooks, disconnected: (told) => (hooks.disconnected?.(told), (isConnected = false)) },
+      SILENT,
+    ),
+    auth: async () => ({ type: "auth" }),
+    renew: async () => renewals.shift()!,
+    holders: async () => ["another"],
+    onFrame: () => {},
+    onReady: () => {},
+    signal: stop.signal,
+  });
+  try {
+    await socket.run();
+  } finally {
+    timer.mock.restore();
+    random.mock.restore();
+    server.close();
+  }
+  return waits;
+}
+
+test("lost connections wait longer and longer, until one has caught up", async () => {
+  const lost = Array.from({ length: 8 }, (): Ending => [1001]);
+  const endings: Ending[] = [...lost, [1001, { type: "ready" }, { type: "caught_up" }]];
+  const waits = await waitsAfter({ endings });
+  assert.deepEqual(waits, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 500]);
+});
+
+test("a node that leaves is followed by another at once, but not twice", async () => {
+  for (const code of [1011, 1012, 1013, 4410]) {
+    assert.deepEqual(await waitsAfter({ endings: [[code], [code]] }), [0, 1_000]);
+  }
+});
+
+test("places, floods, and the server's own word", async () => {
+  const told: unknown[] = [];
+  const hooks = { disconnected: (details: object) => void told.push(details) };
+  const hint = { type: "reconnect", after_ms: 1_234 };
+  const endings: Ending[] = [[4409], [4429], [1001, hint]];
+  assert.deepEqual(await waitsAfter({ endings, hooks }), [10_000, 5_000, 1_234]);
+  assert.deepEqual(told[1], { code: 4409, holders: ["another"] });
+});
+
+test("a refused credential is renewed, or ends it", async () => {
+  const renewed = await waitsAfter({ endings: [[4401], [4401]], renewals: [true, true] });
+  assert.deepEqual(renewed, [0, 0]);
+  for (const code of [4400, 4401, 4403]) {
+    const closed = waitsAfter({ endings: [[code]], renewals: [false] });
+    await assert.rejects(closed, (error) => error instanceof Closed && error.closeCode === code);
+  }
+});
+
+/** A service with these answers, one after the other, and a client of it. */
+async function asking(
+  answers: readonly ((response: ServerResponse) => void)[],
+  hooks: Partial<Hooks>,
+  during: (http: Http) => Promise<void>,
+): Promise<void> {
+  const left = [...answers];
+  const server = createServer((_: IncomingMessage, response) => {
+    response.setHeader("content-type", "application/json");
+    left.shift()!(response);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  const url = `http://127.0.0.1:${port}`;
+  try {
+    await during(new Http({ url, fetch, hooks: new HookCaller(hooks, SILENT), token: () => null }));
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+}
+
+const THERE = { method: "GET", path: "/there" } as const;
+
+test("a refusal for want of budget says how long to wait", async () => {
+  const limited: { scope: string; wait_ms: number }[] = [];
+  const refused = (retry_after_ms: number) => (response: ServerResponse) => {
+    const params = { retry_after_ms, scope: "agent_tier_1" };
+    response.statusCode = 429;
+    response.end(JSON.stringify({ error: { code: "RATE_LIMITED", message: "later", params } }));
+  };
+  const there = (response: ServerResponse): void => {
+    response.setHeader("ratelimit", '"agent_tier_1";r=0;t=1');
+    response.end('{"data":"there"}');
+  };
+  const hooks = { rate_limited: (told: (typeof limited)[0]) => void limited.push(told) };
+  await asking([refused(100), there, refused(61_000)], hooks, async (http) => {
+    assert.equal(await http.data(THERE), "there");
+    assert.equal(limited[0]!.scope, "agent_tier_1");
+    assert(limited[0]!.wait_ms >= 100 && limited[0]!.wait_ms <= 110);
+    // The budget's last call was used, so the next one waits before it is refused.
+    assert.deepEqual(limited[1], { scope: "agent_tier_1", wait_ms: 1_000 });
+    const begun = Date.now();
+    // Nobody waits beyond a minute.
+    await assert.rejects(http.data(THERE), RateLimited);
+    assert(Date.now() - begun > 900);
+  });
+});
+
+test("the header of a refusal rules its repeat", async () => {
+  const refused = (response: ServerResponse): void => {
+    response.statusCode = 503;
+    response.setHeader("retry-after", "7");
+    response.end("{}");
+  };
+  const waits: number[] = [];
+  const stop = new AbortController();
+  const hooks = { retry: ({ wait_ms }: { wait_ms: number }) => void waits.push(wait_ms) };
+  await asking([refused, refused], hooks, async (http) => {
+    const asked = http.data({ ...THERE, signal: stop.signal });
+    asked.catch(() => {});
+    while (waits.length === 0) await turn();
+    stop.abort();
+    await assert.rejects(asked, Closed);
+    // What may not be repeated is told at once.
+    await assert.rejects(http.data({ ...THERE, method: "DELETE" }), { status: 503 });
+  });
+  assert.deepEqual(waits, [7_000]);
+});
