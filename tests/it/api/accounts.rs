@@ -70,6 +70,8 @@ async fn a_registration_must_have_its_form() {
         ("account_password", json!("nul\u{0}in the middle")),
         ("display_name", json!("")),
         ("display_name", json!("two\nlines")),
+        ("display_name", json!("reads \u{202e}sdrawkcab")),
+        ("device_name", json!("al\u{200b}ice's phone")),
         ("turnstile_token", json!("x".repeat(2049))),
         ("device_id", json!("spaces are not allowed")),
         ("device_id", json!("x".repeat(129))),

@@ -116,6 +116,9 @@ async fn a_change_commits_at_once_and_two_hundred_thousand_people_hear_of_it() {
     let new = backup(&alice.device_id, 2);
     within_a_second(alice.post("/keys/backup", new), 201).await;
     within_a_second(register(&a, &agent, &agent, &Keys::new(1)), 201).await;
+    let manifest = json!({ "tools": [], "permission_scopes": [] });
+    let path = format!("/agents/{}", agent.id);
+    within_a_second(agent.patch(path, manifest), 200).await;
 
     let sql =
         "select count(*), count(distinct principal_id) from inbox_entry where event_ids @> array(

@@ -228,7 +228,8 @@ async fn a_block_and_an_opening_at_one_moment_come_one_after_the_other() {
 async fn one_account_fills_no_strangers_inboxes() {
     let [a, b] = nodes().await;
     let mallory = a.user("mallory").await;
-    let victims = crate::support::crowd(&a.world.database, 30).await;
+    let victims = crate::support::crowd(&a.world.database, 31).await;
+    let (last, victims) = victims.split_last().expect("31");
     let calls = victims.iter().enumerate().map(|(n, victim)| {
         let caller = mallory.on(if n % 2 == 0 { &a } else { &b });
         async move {
@@ -242,4 +243,8 @@ async fn one_account_fills_no_strangers_inboxes() {
     let opened = statuses.iter().filter(|status| **status == 201).count();
     let refused = statuses.iter().filter(|status| **status == 429).count();
     assert_eq!((opened, refused), (20, 10), "{statuses:?}");
+    // What was opened stays charged.
+    let refused = direct(&mallory, last).await.refused(429, "RATE_LIMITED");
+    let scope = &refused.body["error"]["params"]["scope"];
+    assert_eq!(scope, "conversation_open");
 }

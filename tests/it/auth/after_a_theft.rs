@@ -182,9 +182,16 @@ async fn a_stale_stolen_token_takes_no_passkey() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_session_changes_in_a_group_is_judged_when_it_is_written() {
+async fn what_a_session_changes_is_judged_when_it_is_written() {
     let [a] = nodes_with(&[RAISED_LIMITS]).await;
-    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
+    Authenticator::enrol(&alice, "key").await;
+    let passkeys = alice.get("/users/me/passkeys").await.expect(200);
+    let passkey = passkeys.data()[0]["passkey_id"].as_str().expect("an id");
     let [placed, other] = [
         a.agent(&alice, "placed").await,
         a.agent(&alice, "other").await,
@@ -210,6 +217,11 @@ async fn what_a_session_changes_in_a_group_is_judged_when_it_is_written() {
             json!({ "agent_id": other.id }),
         ),
         (Method::DELETE, format!("{instances}/{instance}"), json!({})),
+        (
+            Method::POST,
+            format!("/groups/{group}/members"),
+            json!({ "user_ids": [carol.id] }),
+        ),
         (Method::PATCH, member.clone(), json!({ "role": "admin" })),
         (Method::DELETE, member, json!({})),
         (
@@ -221,6 +233,11 @@ async fn what_a_session_changes_in_a_group_is_judged_when_it_is_written() {
             Method::POST,
             format!("/keys/groups/{group}/rotate"),
             json!({ "base_epoch": 0, "wrapped_keys": [] }),
+        ),
+        (
+            Method::DELETE,
+            format!("/users/me/passkeys/{passkey}"),
+            json!({}),
         ),
     ];
     let mut client = connect(&a.world.database).await;

@@ -16,7 +16,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::{
-    Socket, TestNode, User, channel_to, claims_of, nodes, redis_client, sealed, ulid,
+    ProcessNode, Socket, TestNode, User, channel_to, claims_of, nodes, redis_client, sealed, ulid,
 };
 
 /// An attacker that can publish in the nodes' Redis.
@@ -84,29 +84,39 @@ async fn hears_nothing(socket: &mut Socket) {
     assert_eq!(next, json!({ "type": "pong" }));
 }
 
-async fn rises(node: &TestNode, outcome: &str, from: f64, by: f64) {
+/// The node that receives the forged messages, with another for the rest. It is a process of its
+/// own, because tests share the counters of this one.
+async fn receiving_node() -> (TestNode, ProcessNode) {
+    let [a] = nodes().await;
+    let b = ProcessNode::start(&a).await;
+    (a, b)
+}
+
+/// The number of messages between nodes that ended so.
+async fn count(node: &ProcessNode, outcome: &str) -> f64 {
     let label = format!("outcome=\"{outcome}\"");
+    node.metric("hints_total", &label).await
+}
+
+/// Waits until the node has counted so many messages.
+async fn counts(node: &ProcessNode, outcome: &str, expected: usize) {
     for _ in 0..200 {
-        if node.metric("hints_total", &[&label]).await >= from + by {
+        if count(node, outcome).await >= expected as f64 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{outcome} does not rise by {by}");
-}
-
-async fn count(node: &TestNode, outcome: &str) -> f64 {
-    let label = format!("outcome=\"{outcome}\"");
-    node.metric("hints_total", &[&label]).await
+    let counted = count(node, outcome).await;
+    panic!("{counted} messages are {outcome}, not {expected}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_49_what_no_node_sealed_reaches_no_client() {
-    let [a, b] = nodes().await;
+    let (a, b) = receiving_node().await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut socket = alice.on(&b).connect().await;
+    let mut socket = alice.at(&b.base).connect().await;
     drained(&mut socket).await;
     let cursor: Cursor = socket.cursor.parse().expect("a cursor");
     let intruder = Intruder::at(&a).await;
@@ -126,20 +136,22 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
         ("all", &frame),
         ("all", &order),
     ];
-    let before = count(&b, "unsealed").await;
+    assert_eq!(count(&b, "unsealed").await, 0.0);
     for (channel, text) in forged {
         intruder.publish(channel, text).await;
         let name = format!("{}:{channel}", intruder.prefix);
         let sealed = guess.seal(&name, cursor.epoch, text);
         intruder.publish(channel, &sealed).await;
     }
-    rises(&b, "unsealed", before, 10.0).await;
+    // Each text, bare and with the seal of another secret.
+    counts(&b, "unsealed", 10).await;
     hears_nothing(&mut socket).await;
     // The true event of the forged number arrives.
     agent.say(&conversation, "true").await.expect(201);
     let event = socket.event("message.created").await;
     assert_eq!(event["data"]["payload"]["text"], "true");
     hears_nothing(&mut socket).await;
+    assert_eq!(count(&b, "unsealed").await, 10.0);
 }
 
 /// The characters of a seal, which stand before the text.
@@ -194,16 +206,16 @@ impl Wire {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_elsewhere() {
-    let [a, b] = nodes().await;
+    let (a, b) = receiving_node().await;
     let alice = a.user("alice").await;
     let bob = a.user("bob").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let phone = alice.login(&a, Some("phone")).await;
-    let phone_socket = phone.on(&b).connect().await;
-    let mut socket = alice.on(&b).connect().await;
-    let mut bob_socket = bob.on(&b).connect().await;
-    let carol = b.user("carol").await;
+    let phone_socket = phone.at(&b.base).connect().await;
+    let mut socket = alice.at(&b.base).connect().await;
+    let mut bob_socket = bob.at(&b.base).connect().await;
+    let carol = a.user("carol").await;
     let mut carol_socket = carol.on(&a).connect().await;
     drained(&mut carol_socket).await;
     drained(&mut socket).await;
@@ -230,7 +242,8 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     // Nothing was said to the node that serves nobody concerned.
     assert!(!channels.contains(&*elsewhere));
 
-    let before = (count(&b, "replayed").await, count(&b, "unsealed").await);
+    assert_eq!(count(&b, "replayed").await, 0.0);
+    assert_eq!(count(&b, "unsealed").await, 0.0);
     for (channel, text) in &recorded {
         intruder.publish(channel, text).await;
         if *channel == own {
@@ -238,29 +251,35 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
             intruder.publish("all", text).await;
         }
     }
-    let replayed = recorded
-        .iter()
-        .filter(|(channel, _)| *channel == own || channel == "all")
-        .count();
-    rises(&b, "replayed", before.0, replayed as f64).await;
-    rises(&b, "unsealed", before.1, 2.0).await;
+    let to = |name: &str| {
+        recorded
+            .iter()
+            .filter(|(channel, _)| channel == name)
+            .count()
+    };
+    let (replayed, moved) = (to(&own) + to("all"), to(&own));
+    assert!(moved >= 2, "{recorded:?}");
+    counts(&b, "replayed", replayed).await;
+    counts(&b, "unsealed", moved).await;
     hears_nothing(&mut socket).await;
     hears_nothing(&mut bob_socket).await;
+    hears_nothing(&mut carol_socket).await;
+    assert_eq!(count(&b, "replayed").await, replayed as f64);
+    assert_eq!(count(&b, "unsealed").await, moved as f64);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_to_close_is_believed_when_postgres_confirms_it() {
-    let [a, b] = nodes().await;
+    let (a, b) = receiving_node().await;
     let alice = a.user("alice").await;
     let phone = alice.login(&a, Some("phone")).await;
-    let mut socket = phone.on(&b).connect().await;
+    let mut socket = phone.at(&b.base).connect().await;
     drained(&mut socket).await;
     let intruder = Intruder::at(&a).await;
     // Even a sealed order ends no live session.
     let order = sealed(&a.world, &socket.cursor, "all", &invalidation(&phone));
-    let before = count(&b, "unconfirmed").await;
     intruder.publish("all", &order).await;
-    rises(&b, "unconfirmed", before, 1.0).await;
+    counts(&b, "unconfirmed", 1).await;
     hears_nothing(&mut socket).await;
     // A true one does, within a second.
     let started = std::time::Instant::now();
@@ -273,9 +292,9 @@ async fn an_order_to_close_is_believed_when_postgres_confirms_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_node_sealed_is_heard() {
-    let [a, b] = nodes().await;
+    let (a, b) = receiving_node().await;
     let alice = a.user("alice").await;
-    let mut socket = alice.on(&b).connect().await;
+    let mut socket = alice.at(&b.base).connect().await;
     drained(&mut socket).await;
     let intruder = Intruder::at(&a).await;
     let text = ephemeral_frame(&alice.id);

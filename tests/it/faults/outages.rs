@@ -136,10 +136,7 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
     let sender = spawn({
         let (here, there, conversation, moved) = (
             alice.clone(),
-            User {
-                caller: alice.caller.at(&b.base),
-                ..alice.clone()
-            },
+            alice.at(&b.base),
             conversation.clone(),
             moved.clone(),
         );

@@ -261,10 +261,7 @@ async fn what_a_dead_node_did_not_say_is_found() {
     // The others have met the node.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     unlist(&a, &agent.id).await;
-    let there = User {
-        caller: alice.caller.at(&c.base),
-        ..alice.clone()
-    };
+    let there = alice.at(&c.base);
     there.say(&conversation, "last words").await.expect(201);
     c.kill();
     expect_text(&mut socket, "last words", Instant::now(), DEAD_NODE_BOUND).await;

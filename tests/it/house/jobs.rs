@@ -1,19 +1,23 @@
 //! The queue of jobs: claims, leases, retries, unique keys. Each job's work is tested with its
 //! feature.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use blindpipe::{
     db::{Db, Plans},
     error::{Code, Error},
     ids::UserId,
     jobs::{
-        Job, Kind,
+        Job, Kind, Upkeep,
         queue::{self, Claim, NewJob},
     },
 };
+use serde_json::json;
 
-use crate::support::{World, connect, nodes, serving, ulid};
+use crate::support::{World, blocked, connect, nodes, nodes_with, serving, ulid};
 
 const ROOM: &[(Kind, i32)] = &[(Kind::Mail, 2), (Kind::EraseAccount, 8)];
 
@@ -169,4 +173,38 @@ async fn a_job_that_cannot_be_read_is_given_up_and_the_next_one_done() {
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     panic!("it still waits");
+}
+
+/// The tables of four kinds of upkeep. No ack and no look at credentials needs them.
+const HOLD_UPKEEP: &str =
+    "begin; lock table passkey_challenge, code_guard, login_guard, tool_call, upload
+    in access exclusive mode";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_wait_hold_up_no_ack() {
+    // Longer than the test's patience.
+    let [a] = nodes_with(&[("DATABASE_TIMEOUT_MS", "5000")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = agent.connect().await;
+    alice.say(&conversation, "for the agent").await.expect(201);
+    let event = socket.event("message.created").await;
+
+    let (holder, db) = (connect(&a.world.database).await, queue_of(&a.world));
+    holder.batch_execute(HOLD_UPKEEP).await.expect("held");
+    enqueue(&db, Upkeep::ALL.iter().map(|one| one.job()).collect()).await;
+    // As many as the jobs have connections.
+    blocked(&holder, 3).await;
+    let frame = json!({ "type": "ack", "cursor": event["cursor"] });
+    socket.say(frame).await;
+    let id: uuid::Uuid = agent.id.parse().expect("a UUID");
+    let sql = "select 1 from inbox_reader r join inbox i using (principal_id)
+               where principal_id = $1 and acked_seq = head_seq";
+    let since = Instant::now();
+    while holder.query(sql, &[&id]).await.expect("rows").is_empty() {
+        assert!(since.elapsed() < Duration::from_secs(2), "the ack waits");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    holder.batch_execute("rollback").await.expect("let go");
 }

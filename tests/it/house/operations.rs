@@ -327,6 +327,21 @@ async fn pages_of_an_allowed_origin_may_call_and_others_are_told_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dev_node_behind_a_proxy_of_another_host_answers_nobody() {
+    let [a] = nodes().await;
+    let caller = a.anon();
+    for (host, status) in [
+        ("localhost:8443", 200),
+        ("chat.example.org", 403),
+        ("localhost, chat.example.org", 403),
+    ] {
+        let call = caller.request(reqwest::Method::GET, "/version");
+        let answer = caller.send(call.header("x-forwarded-host", host)).await;
+        assert_eq!(answer.status, status, "{host}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn any_word_may_be_a_method_but_not_a_metric() {
     let [a] = nodes().await;
     let caller = a.anon();

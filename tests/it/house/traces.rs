@@ -57,11 +57,7 @@ async fn a_send_and_all_that_follows_on_other_nodes_are_a_single_trace() {
     while b.metric("webhook_turns", "").await > 0.0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let elsewhere = User {
-        caller: alice.caller.at(&b.base),
-        ..alice.clone()
-    };
-    let mut socket = elsewhere.connect().await;
+    let mut socket = alice.at(&b.base).connect().await;
 
     alice.say(&conversation, "a traced text").await.expect(201);
     socket.event("message.created").await;

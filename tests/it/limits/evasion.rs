@@ -5,7 +5,7 @@ use std::path::Path;
 use devcluster::certs::Certificates;
 use reqwest::{Method, Version};
 
-use crate::support::{Caller, User, World, nodes_with};
+use crate::support::{Caller, User, World, forged, nodes_with};
 
 fn scratch() -> std::path::PathBuf {
     std::env::temp_dir().join(format!("blindpipe-evasion-{}", crate::support::ulid()))
@@ -196,7 +196,8 @@ async fn a_proxy_may_write_ports_beside_addresses() {
 async fn a_refused_call_of_a_proven_caller_asks_postgres_nothing() {
     let [a] = nodes_with(&[(
         "LIMIT_OVERRIDES",
-        "default_user=3/10min,user_conversations_list=3/10min,keys_lookup=3/10min,agent_poll=3/10min",
+        "default_user=3/10min,user_conversations_list=3/10min,keys_lookup=3/10min,agent_poll=3/10min,\
+         agent_token_unknown=3/10min",
     )])
     .await;
     let alice: User = a.user("alice").await;
@@ -214,6 +215,13 @@ async fn a_refused_call_of_a_proven_caller_asks_postgres_nothing() {
             caller.get(path).await.expect(200);
         }
     }
+    // Made-up tokens of an address have a budget as well.
+    let stranger = a.anon();
+    let made_up = |n: u32| stranger.with_token(&forged(&format!("{n:08}"), n));
+    for n in 0..3 {
+        let refused = made_up(n).get(&poll).await;
+        refused.refused(401, "AGENT_TOKEN_INVALID");
+    }
     // Nobody can ask Postgres any more; who is beyond the budget is told so all the same.
     crate::support::psql(
         &a.world.database,
@@ -224,4 +232,6 @@ async fn a_refused_call_of_a_proven_caller_asks_postgres_nothing() {
     for (caller, path) in calls {
         caller.get(path).await.refused(429, "RATE_LIMITED");
     }
+    let refused = made_up(3).get(&poll).await;
+    refused.refused(429, "RATE_LIMITED");
 }

@@ -52,6 +52,7 @@ struct State {
     /// The requests without an answer. A repeated one is the same request.
     open: Vec<Value>,
     max_open_per_ip: usize,
+    requests: usize,
 }
 
 impl State {
@@ -82,6 +83,7 @@ impl SiteVerify {
             questions: Vec::new(),
             open: Vec::new(),
             max_open_per_ip: 0,
+            requests: 0,
         };
         let server = SiteVerify {
             address: listener.local_addr().expect("an address"),
@@ -114,6 +116,11 @@ impl SiteVerify {
         std::mem::take(&mut self.state().questions)
     }
 
+    /// The number of requests so far, answered or not.
+    pub fn requests(&self) -> usize {
+        self.state().requests
+    }
+
     /// The largest number of requests for one address that were open at once.
     pub fn max_open_per_ip(&self) -> usize {
         self.state().max_open_per_ip
@@ -144,6 +151,7 @@ impl SiteVerify {
         loop {
             let question = read_question(&mut stream).await?;
             let mood = self.state().mood;
+            self.state().requests += 1;
             self.state().begin(&question);
             match mood {
                 FaultMode::Hangs => tokio::time::sleep(Duration::from_secs(60)).await,

@@ -9,8 +9,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, db, nodes, nodes_with, psql,
-    ulid,
+    Answer, Authenticator, Caller, PASSWORD, ProcessNode, User, blocked, connect, db, nodes,
+    nodes_with, psql, ulid,
 };
 
 const RAISED_LIMITS: (&str, &str) = (

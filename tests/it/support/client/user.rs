@@ -91,6 +91,13 @@ impl User {
         }
     }
 
+    pub fn at(&self, base: &str) -> Self {
+        User {
+            caller: self.caller.at(base),
+            ..self.clone()
+        }
+    }
+
     /// The time `seconds` after the access token's end.
     pub fn after_its_end(&self, seconds: i64) -> DateTime<Utc> {
         let end = claims_of(&self.access_token)["exp"]
