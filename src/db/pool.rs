@@ -12,13 +12,14 @@ use std::{
 use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
 };
+use parking_lot::Mutex;
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::{Config, config::TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{connection::Conn, transaction::Tx};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The planning mode of a pool's connections.
 #[derive(Clone, Copy)]
@@ -102,6 +103,10 @@ pub struct Db {
     pooler: Arc<Pooler>,
 }
 
+/// Longest use of a pool behind a pooler without a new look at the server. A primary that becomes a
+/// standby cuts the pooler's connections, and not those of this pool.
+const MAX_CHECK_AGE: Duration = Duration::from_secs(1);
+
 /// A pooler between this pool and Postgres, if there is one. It drops the options of connections,
 /// so each transaction sets them for itself.
 struct Pooler {
@@ -109,6 +114,8 @@ struct Pooler {
     found: AtomicBool,
     /// Begins a transaction with the settings of the pool.
     begin: Arc<str>,
+    /// The last moment at which the server behind it was the primary.
+    primary_seen_at: Mutex<Instant>,
 }
 
 impl Pooler {
@@ -121,7 +128,13 @@ impl Pooler {
         Pooler {
             found: AtomicBool::new(false),
             begin: begin.into(),
+            primary_seen_at: Mutex::new(Instant::now()),
         }
+    }
+
+    /// Whether the server behind it must be looked at again.
+    fn is_check_due(&self) -> bool {
+        self.found.load(Ordering::Relaxed) && self.primary_seen_at.lock().elapsed() > MAX_CHECK_AGE
     }
 
     /// The begin of a transaction with settings; none where the connection has them.
@@ -204,15 +217,33 @@ impl Db {
     }
 
     async fn connection(&self) -> Result<Conn> {
-        Ok(Conn {
-            client: Some(self.pool.get().await?),
+        let client = self.pool.get().await?;
+        let conn = Conn {
+            client: Some(client),
             begin: None,
             tls: self.tls.clone(),
             deadline: self.deadline,
             hung: AtomicBool::new(false),
             unanswered: AtomicUsize::new(0),
             commits: AtomicBool::new(false),
-        })
+        };
+        if self.pooler.is_check_due() {
+            // Boxed, because every future that queries would carry this one along.
+            return Box::pin(self.prove_primary(conn)).await;
+        }
+        Ok(conn)
+    }
+
+    /// The connection, if it still leads to the primary. Another one leaves the pool.
+    async fn prove_primary(&self, conn: Conn) -> Result<Conn> {
+        let since = Instant::now();
+        let row = conn.query_one(CHECK_PRIMARY, &[]).await;
+        if matches!(&row, Ok(row) if !row.get::<_, bool>("in_recovery")) {
+            *self.pooler.primary_seen_at.lock() = since;
+            return Ok(conn);
+        }
+        conn.discard();
+        Err(row.err().unwrap_or_else(|| Error::unavailable(STANDBY)))
     }
 
     /// Begins a transaction; `name` is for the metrics.
@@ -270,6 +301,11 @@ pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres
     Ok(client)
 }
 
+/// The refusal of a server that would answer from the past.
+const STANDBY: &str = "this Postgres is a standby";
+const CHECK_PRIMARY: &str = "-- db.check_primary
+    select pg_is_in_recovery() as in_recovery";
+
 /// Refuses a server that would answer from the past or without any timeout: a demoted primary
 /// behind the same name, or a pooler that drops the options of a connection, unless the role has a
 /// timeout. Returns whether the connection has its options.
@@ -290,7 +326,7 @@ async fn check_server(
         .map_err(HookError::Backend)?;
     let timeout: i64 = row.get("statement_timeout");
     if row.get("in_recovery") {
-        return Err(HookError::message("this Postgres is a standby"));
+        return Err(HookError::message(STANDBY));
     }
     if row.get::<_, &str>("isolation") != "read committed" {
         return Err(HookError::message(

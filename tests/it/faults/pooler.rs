@@ -1,15 +1,19 @@
 //! PgBouncer in transaction mode between the nodes and Postgres. It drops the options of
 //! connections, shares few of them among all, and ends in mid-load.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blindpipe::db::{Db, Plans};
+use devcluster::{
+    DevError,
+    services::{Durability, SERVING_ROLE},
+};
 use serde_json::json;
 
 use super::load::{LOAD_LIMITS, Load, Revoked};
 use crate::support::{
     Agent, Call, Receiver, TestNode, User, World, connect, empty_database, give_role_timeouts,
-    pgbouncer, psql, serving, through, ulid,
+    has_pgbouncer, pgbouncer, psql, services, serving, through, ulid,
 };
 
 /// The wait of a pool, as in production.
@@ -95,6 +99,55 @@ async fn settings_reach_postgres_through_a_pooler_that_drops_them() {
             .expect("a row"),
         1
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_behind_a_pooler_is_refused_on_old_connections_too() {
+    if !has_pgbouncer().await {
+        return;
+    }
+    let start = || {
+        let postgres = services().another_postgres("demoted", Durability::Replicated)?;
+        let pooler = services().pgbouncer("demoted", &postgres)?;
+        Ok::<_, DevError>((postgres, pooler))
+    };
+    let started = tokio::task::spawn_blocking(start).await.expect("no panic");
+    let (mut postgres, pooler) = started.expect("a Postgres and a PgBouncer");
+    let timeout = format!("alter role {SERVING_ROLE} set statement_timeout = 2000");
+    psql(&postgres.admin_url(), &timeout).await;
+    let url = through(Some(pooler.port()), &postgres.serving_url());
+    let db = Db::new(&url.as_str().into(), "test", 2, Plans::Free, WAIT).expect("a pool");
+    for conn in [db.read().await, db.read().await] {
+        let conn = conn.expect("a connection");
+        conn.execute("select 1", &[]).await.expect("a row");
+    }
+
+    postgres = tokio::task::spawn_blocking(move || {
+        postgres.demote().expect("demoted");
+        postgres
+    })
+    .await
+    .expect("no panic");
+    let since = Instant::now();
+    while db.read().await.is_ok() {
+        assert!(since.elapsed() < 3 * WAIT, "it is still used");
+        tokio::time::sleep(WAIT / 10).await;
+    }
+    for _ in 0..3 {
+        let Err(refused) = db.read().await else {
+            panic!("it was used");
+        };
+        assert!(format!("{refused:?}").contains("standby"), "{refused:?}");
+    }
+
+    postgres = tokio::task::spawn_blocking(move || {
+        postgres.promote().expect("promoted");
+        postgres
+    })
+    .await
+    .expect("no panic");
+    db.read().await.expect("a primary again");
+    drop(postgres);
 }
 
 /// A call of a tool with the user's consent, to its end.

@@ -76,7 +76,7 @@ const RARE: [(&str, &[&str]); 16] = [
     ),
     (
         "pg_is_in_recovery",
-        &["db.check_server", "inspection.server"],
+        &["db.check_primary", "db.check_server", "inspection.server"],
     ),
     ("pg_settings", &["db.check_server"]),
     ("pg_snapshot_xip", &["log_cursor()"]),

@@ -45,9 +45,9 @@ pub use self::{
     s3::S3Server,
     services::{
         blocked, chosen_redis, connect, crowd, db, empty_database, followed_postgres,
-        give_role_timeouts, pgbouncer, private_redis, psql, redis_client, redis_cluster,
-        redis_link, redis_sentinels, services, serving, spawn, synchronous_postgres, through,
-        waiting,
+        give_role_timeouts, has_pgbouncer, pgbouncer, private_redis, psql, redis_client,
+        redis_cluster, redis_link, redis_sentinels, services, serving, spawn, synchronous_postgres,
+        through, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

@@ -164,20 +164,28 @@ pub async fn give_role_timeouts(database: &str, wait: Duration) {
     }
 }
 
-/// A PgBouncer before the Postgres of the tests. Without one this says so, past the harness, which
-/// hides what a test that passes has to say.
-pub async fn pgbouncer(name: &'static str) -> Option<PgBouncer> {
-    let start = move || {
-        let services = services();
-        if let Err(trouble) = PgBouncer::obtain(&services.directories) {
-            let notice = missing_pooler_notice(&trouble.to_string());
-            std::io::stderr().write_all(notice.as_bytes()).ok();
-            return None;
-        }
-        let pooler = services.pgbouncer(name, &services.postgres);
-        Some(pooler.expect("a PgBouncer"))
+/// Whether there is a PgBouncer. Without one this says so, past the harness, which hides what a test
+/// that passes has to say.
+pub async fn has_pgbouncer() -> bool {
+    let look = || {
+        let Err(trouble) = PgBouncer::obtain(&services().directories) else {
+            return true;
+        };
+        let notice = missing_pooler_notice(&trouble.to_string());
+        std::io::stderr().write_all(notice.as_bytes()).ok();
+        false
     };
-    tokio::task::spawn_blocking(start).await.expect("no panic")
+    tokio::task::spawn_blocking(look).await.expect("no panic")
+}
+
+/// A PgBouncer before the Postgres of the tests, if there is one.
+pub async fn pgbouncer(name: &'static str) -> Option<PgBouncer> {
+    if !has_pgbouncer().await {
+        return None;
+    }
+    let start = move || services().pgbouncer(name, &services().postgres);
+    let started = tokio::task::spawn_blocking(start).await.expect("no panic");
+    Some(started.expect("a PgBouncer"))
 }
 
 /// A Redis with a replica and three sentinels.

@@ -4,7 +4,7 @@ use std::{fs, process::Output};
 
 use super::PostgresServer;
 use crate::{
-    error::{DevError, Result},
+    error::{Context, DevError, Result},
     files::make_folder,
     process::Process,
 };
@@ -44,6 +44,15 @@ impl PostgresServer {
         check(Process::output(backup)?)?;
         standby.launch_on_free_port()?;
         Ok(standby)
+    }
+
+    /// Starts this server again, on its old port, as a standby that follows nobody.
+    pub fn demote(&mut self) -> Result<()> {
+        self.stop();
+        let signal = self.data().join("standby.signal");
+        fs::write(&signal, "").with_context(|| format!("write {}", signal.display()))?;
+        self.account.take_ownership(&signal)?;
+        self.restart()
     }
 
     /// Promotes this standby to a primary, on a timeline of its own.
