@@ -138,7 +138,8 @@ impl StreamTable {
         self.table().get(key).map(|stream| stream.own)
     }
 
-    /// Applies another node's event about its own stream.
+    /// Applies another node's event about its own stream, or about one that began here and has
+    /// begun anew or become a message there.
     pub fn apply_remote(&self, event: &EphemeralEvent) {
         let Some(position) = event.key::<StreamPosition>() else {
             return;
@@ -150,8 +151,18 @@ impl StreamTable {
         };
         let now = self.clock.now();
         let mut table = self.table();
-        let known = table.get(&key).map(|stream| stream.own);
-        if known == Some(true) || (known.is_none() && table.known >= MAX_STREAMS) {
+        let known = table.get(&key);
+        // The control message about it has another channel. On a Redis Cluster it may come later.
+        let is_over_here = match position.action {
+            StreamAction::Begin => true,
+            StreamAction::Ended => {
+                known.is_some_and(|stream| stream.home.conversation == position.conversation)
+            }
+            _ => false,
+        };
+        let known = known.map(|stream| stream.own);
+        let is_unmoved = known == Some(true) && !is_over_here;
+        if is_unmoved || (known.is_none() && table.known >= MAX_STREAMS) {
             return;
         }
         if position.action == StreamAction::Begin || known.is_none() {
@@ -363,5 +374,38 @@ mod tests {
         }
         assert!(table.begin(&key(busy, 999), home).is_err());
         assert!(table.begin(&key(busy, 0), home).is_ok(), "it begins anew");
+    }
+
+    #[test]
+    fn a_stream_that_goes_on_or_ends_elsewhere_is_over_here() {
+        let random = Random::seeded(Clock::default(), [4; 32]);
+        let home = StreamTarget {
+            conversation: ConversationId(random.ulid()),
+            in_reply_to: None,
+        };
+        let key = StreamKey {
+            agent: AgentId(random.uuid_v7()),
+            stream: "s".parse().expect("a name"),
+        };
+        let is_open_after = |action, conversation| {
+            let table = StreamTable::new(Clock::default());
+            table.begin(&key, home).expect("begun");
+            let position = StreamPosition {
+                agent: key.agent,
+                stream: key.stream.clone(),
+                conversation,
+                action,
+            };
+            table.apply_remote(&position.event("{}".into()));
+            table.open(&key).is_some()
+        };
+        let conversation = home.conversation;
+        assert!(!is_open_after(StreamAction::Begin, conversation));
+        assert!(!is_open_after(StreamAction::Ended, conversation));
+        let other = ConversationId(random.ulid());
+        assert!(is_open_after(StreamAction::Ended, other));
+        for action in [StreamAction::Delta(0), StreamAction::Cancelled] {
+            assert!(is_open_after(action, conversation), "{action:?}");
+        }
     }
 }
