@@ -109,7 +109,7 @@ impl PgBouncer {
     }
 
     /// Settings as `helm/blindpipe/README.md` asks for them. Tests make many databases, so idle
-    /// connections end soon.
+    /// connections end soon. Tests end their Postgres, so the next login comes soon.
     fn write_configuration(&self, postgres_port: u16) -> Result<()> {
         let file = self.configuration();
         let text = format!(
@@ -119,6 +119,7 @@ impl PgBouncer {
              pool_mode = transaction\nmax_prepared_statements = 500\n\
              ignore_startup_parameters = options\n\
              default_pool_size = {POOL_SIZE}\nmax_client_conn = 5000\nserver_idle_timeout = 5\n\
+             server_login_retry = 1\n\
              log_connections = 0\nlog_disconnections = 0\n",
             self.port,
             self.folder.join("users").display()

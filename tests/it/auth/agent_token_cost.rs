@@ -7,6 +7,7 @@ use std::{
 };
 
 use blindpipe::{auth::agent::NewToken, clock::Clock, random::Random};
+use fred::{clients::Client, interfaces::ClientLike};
 use futures_util::{StreamExt, stream};
 use secrecy::ExposeSecret;
 use serde_json::json;
@@ -123,6 +124,19 @@ async fn all_agents_come_to_a_cold_node_without_a_hash() {
     assert!(b.metric("token_cache_total", "shared").await >= n as f64);
 }
 
+/// The keys of a Redis, or of all masters of a cluster, that match a pattern.
+async fn keys(redis: &Client, pattern: String) -> Vec<String> {
+    let found: Vec<_> = if redis.is_clustered() {
+        let scan = redis.scan_cluster_buffered(pattern, Some(1000), None);
+        scan.collect().await
+    } else {
+        let scan = redis.scan_buffered(pattern, Some(1000), None);
+        scan.collect().await
+    };
+    let keys = found.into_iter().map(|key| key.expect("a key"));
+    keys.map(|key| key.into_string().expect("text")).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
     use fred::interfaces::KeysInterface;
@@ -131,14 +145,7 @@ async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
     let [one, two] = [a.agent(&alice, "one").await, a.agent(&alice, "two").await];
     let redis = redis_client(a.world.setting("REDIS_URL")).await;
     let prefix = format!("{}:tok:", a.world.setting("REDIS_PREFIX"));
-    let entries = async || {
-        let mut found = Vec::new();
-        let mut scan = redis.scan_buffered(format!("{prefix}*"), Some(1000), None);
-        while let Some(key) = scan.next().await {
-            found.push(key.expect("a key").into_string().expect("text"));
-        }
-        found
-    };
+    let entries = || keys(&redis, format!("{prefix}*"));
     one.poll("").await.expect(200);
     let of_one = entries().await;
     assert_eq!(of_one.len(), 1);
@@ -190,16 +197,13 @@ async fn a_proof_in_use_is_shared_anew_and_not_at_every_use() {
     let agent = a.agent(&alice, "helper").await;
     agent.poll("").await.expect(200);
     let redis = redis_client(a.world.setting("REDIS_URL")).await;
-    let mut scan = redis.scan_buffered(
-        format!("{}:tok:*", a.world.setting("REDIS_PREFIX")),
-        Some(1000),
-        None,
-    );
-    let proof = scan.next().await.expect("a proof").expect("a key");
+    let all = format!("{}:tok:*", a.world.setting("REDIS_PREFIX"));
+    let proofs = keys(&redis, all).await;
+    let proof = proofs.first().expect("a proof");
     for renewed in [true, false] {
-        redis.expire::<(), _>(&proof, 100, None).await.expect("set");
+        redis.expire::<(), _>(proof, 100, None).await.expect("set");
         agent.poll("").await.expect(200);
-        let left: i64 = redis.ttl(&proof).await.expect("seconds");
+        let left: i64 = redis.ttl(proof).await.expect("seconds");
         assert_eq!(left > 100, renewed, "{left}");
     }
 }

@@ -129,15 +129,17 @@ async fn a_standby_behind_a_pooler_is_refused_on_old_connections_too() {
     .await
     .expect("no panic");
     let since = Instant::now();
-    while db.read().await.is_ok() {
-        assert!(since.elapsed() < 3 * WAIT, "it is still used");
+    loop {
+        let outcome = db.read().await.map(drop);
+        if format!("{outcome:?}").contains("standby") {
+            break;
+        }
+        // The pooler itself may fail meanwhile.
+        assert!(since.elapsed() < 5 * WAIT, "{outcome:?}");
         tokio::time::sleep(WAIT / 10).await;
     }
     for _ in 0..3 {
-        let Err(refused) = db.read().await else {
-            panic!("it was used");
-        };
-        assert!(format!("{refused:?}").contains("standby"), "{refused:?}");
+        assert!(db.read().await.is_err(), "it was used");
     }
 
     postgres = tokio::task::spawn_blocking(move || {
@@ -146,7 +148,11 @@ async fn a_standby_behind_a_pooler_is_refused_on_old_connections_too() {
     })
     .await
     .expect("no panic");
-    db.read().await.expect("a primary again");
+    let since = Instant::now();
+    while db.read().await.is_err() {
+        assert!(since.elapsed() < 5 * WAIT, "it is refused as a primary");
+        tokio::time::sleep(WAIT / 10).await;
+    }
     drop(postgres);
 }
 

@@ -230,6 +230,11 @@ async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
         ("ADMIN_ADDR", "127.0.0.1:0"),
         ("TRUSTED_PROXIES", "127.0.0.1/32"),
         ("DATABASE_URL", a.world.setting("DATABASE_URL")),
+        // Behind a pooler the role has a time-out of its own, for this wait.
+        (
+            "DATABASE_TIMEOUT_MS",
+            a.world.setting("DATABASE_TIMEOUT_MS"),
+        ),
         ("DATABASE_REQUIRE_DURABLE", "false"),
         ("REDIS_URL", "redis://127.0.0.1:1"),
         ("SERVER_SECRET", key),

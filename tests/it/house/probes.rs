@@ -11,15 +11,13 @@ const TTL: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_postgres_stands_for_a_second() {
-    let world = World::new(&[]).await;
+    let world = World::new(&[("DATABASE_TIMEOUT_MS", "500")]).await;
     let url = world.setting("DATABASE_URL").to_owned();
     let (_, place) = url.split_once('@').expect("a role in the URL");
     let (address, _) = place.split_once('/').expect("a database in the URL");
     let proxy = Proxy::before(address).await;
     let url = url.replace(address, &proxy.address);
-    let node = world
-        .node_with(&[("DATABASE_URL", &url), ("DATABASE_TIMEOUT_MS", "500")])
-        .await;
+    let node = world.node_with(&[("DATABASE_URL", &url)]).await;
     let http = reqwest::Client::new();
     let probe = async || {
         let answer = http
