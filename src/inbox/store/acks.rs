@@ -126,19 +126,22 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
                 from span cross join lateral (
                     select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
                            coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id
-                    from inbox_entry part cross join generate_series(1, part.events) n
-                    where part.principal_id = span.principal_id and part.seq > span.after_seq
-                        and part.seq <= (select coalesce(min(last.seq), span.up_to_seq) from inbox_entry last
-                                         where last.principal_id = span.principal_id and last.seq >= span.up_to_seq)
+                    from (
+                        select * from inbox_entry
+                        where principal_id = span.principal_id and seq > span.after_seq
+                        order by seq limit span.up_to_seq - span.after_seq
+                    ) part cross join generate_series(1, part.events) n
                 ) e
-                left join event v on v.event_id = e.event_id
+                left join lateral (select conversation_id from event where event_id = e.event_id limit 1) v on true
                 where e.seq > span.after_seq and e.seq <= span.up_to_seq
                 group by 1, 2
             ), logged as (
                 insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
                 select case when c.kind = 'agent' then c.created_by else c.conversation_id end, seen.principal_id,
                        c.conversation_id, $4, seen.items, seen.from_seq, seen.to_seq
-                from seen join conversation c using (conversation_id)
+                from seen cross join lateral (
+                    select * from conversation where conversation_id = seen.conversation_id limit 1
+                ) c
                 order by 1, 2
             ), moved as (
                 update inbox_reader r set logged_seq = greatest(r.logged_seq, span.up_to_seq) from span

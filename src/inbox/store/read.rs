@@ -12,6 +12,7 @@ use crate::{
     error::Result,
     events::{self, Message},
     ids::{ConversationId, EventId, MessageId, Principal},
+    limits::quotas::MAX_PAGE_EVENTS,
 };
 
 pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
@@ -36,6 +37,10 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
     })
 }
 
+// The largest page is a literal in the statement. Without it Postgres would expect a tenth of the
+// inbox, and plan anew for each read.
+const _: () = assert!(MAX_PAGE_EVENTS == 100);
+
 /// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
 /// page of its own.
 pub async fn read(
@@ -57,18 +62,22 @@ pub async fn read(
                        m.client_message_id, m.in_reply_to, m.hop, m.recipients,
                        sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
                 from (
-                    select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
-                           coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id,
-                           coalesce(part.message_seq - part.events + n, part.message_seqs[n]) as message_seq
-                    from (
-                        select * from inbox_entry
-                        where principal_id = $1 and seq > $2 order by seq limit $3
-                    ) part cross join generate_series(1, part.events) n
-                    where part.seq - part.events + n > $2
-                    order by 1 limit $3
+                    select * from (
+                        select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
+                               coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id,
+                               coalesce(part.message_seq - part.events + n, part.message_seqs[n]) as message_seq
+                        from (
+                            select * from inbox_entry
+                            where principal_id = $1 and seq > $2 order by seq limit 100
+                        ) part cross join generate_series(1, part.events) n
+                        where part.seq - part.events + n > $2
+                        order by 1 limit 100
+                    ) largest order by seq limit $3
                 ) e
-                left join message m on m.conversation_id = e.conversation_id and m.seq = e.message_seq
-                left join event v on v.event_id = e.event_id
+                left join lateral (
+                    select * from message where conversation_id = e.conversation_id and seq = e.message_seq limit 1
+                ) m on true
+                left join lateral (select * from event where event_id = e.event_id limit 1) v on true
             ) page
             where bytes <= $4 or seq = $2 + 1
             order by seq",
