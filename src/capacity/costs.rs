@@ -4,12 +4,11 @@
 use blindpipe_protocol::catalogue;
 
 const SEND: &str = "loadtest send";
-/// Not measured yet. The last part is the command that will.
-const SWEEP: &str = "an estimate, until loadtest sweep --nodes 5 --sockets 10000 --members 500";
+const SWEEP: &str = "loadtest sweep --nodes 5 --sockets 10000 --members 500";
 const FANOUT: &str = "loadtest fanout";
 const WEBHOOKS: &str = "loadtest webhooks";
 const IDLE: &str = "loadtest idle";
-const SIZE: &str = "the statements of loadtest size, 220,000 messages";
+const SIZE: &str = "loadtest size --rows 10000000";
 const STATEMENTS: &str = "ADR 63, WAL per statement";
 const BUDGET: &str = "paper: budgets of buffers, and some more";
 const PAPER: &str = "paper: keys of the directory and the slots";
@@ -28,21 +27,21 @@ catalogue! {
         PostgresMessage      = ("Postgres, a message to two inboxes", 41.0, "µs", SEND);
         PostgresDelivery     = ("Postgres, a further inbox of a message", 2.9, "µs", FANOUT);
         PostgresConnect      = ("Postgres, a connect", 300.0, "µs", SWEEP);
-        PostgresSocket       = ("Postgres, an idle socket, each second", 1.0, "µs", SWEEP);
+        PostgresSocket       = ("Postgres, an idle socket, each second", 1.8, "µs", SWEEP);
         PostgresWebhook      = ("Postgres, a delivery by webhook", 182.0, "µs", WEBHOOKS);
         RedisBatch           = ("Redis, a batch of sends", 90.0, "µs", SEND);
         RedisMessage         = ("Redis, a message and its limits", 11.0, "µs", SEND);
         RedisDelivery        = ("Redis, a recipient that is looked up", 0.91, "µs", FANOUT);
-        RedisConnect         = ("Redis, a connect", 60.0, "µs", SWEEP);
-        RedisSocket          = ("Redis, an idle socket, each second", 1.0, "µs", SWEEP);
+        RedisConnect         = ("Redis, a connect", 77.0, "µs", SWEEP);
+        RedisSocket          = ("Redis, an idle socket, each second", 0.9, "µs", SWEEP);
         RedisWebhook         = ("Redis, a delivery by webhook", 15.0, "µs", WEBHOOKS);
-        SocketTransactions   = ("Postgres, transactions of an idle socket, each second", 0.01, "", SWEEP);
-        NodeTransactions     = ("Postgres, transactions of an idle node, each second", 2.0, "", SWEEP);
+        SocketTransactions   = ("Postgres, transactions of an idle socket, each second", 0.0005, "", SWEEP);
+        NodeTransactions     = ("Postgres, transactions of an idle node, each second", 5.5, "", SWEEP);
         SocketMemory         = ("node, memory of a socket", 8.2, "KiB", IDLE);
         NodeMemory           = ("node, memory without sockets, with full buffers", 512.0, "MiB", BUDGET);
         SocketRedisMemory    = ("Redis, memory of a socket's slot, entry and limits", 1.0, "KiB", PAPER);
         MessageDisk          = ("disk, a message without its payload, with indexes", 253.0, "B", SIZE);
-        EntryDisk            = ("disk, an entry of an inbox, with indexes", 150.0, "B", SIZE);
+        EntryDisk            = ("disk, an entry of an inbox, with indexes", 181.0, "B", SIZE);
         MessageWal           = ("log, a message to two inboxes without its payload", 1940.0, "B", STATEMENTS);
         DeliveryWal          = ("log, a further inbox of a message", 390.0, "B", STATEMENTS);
     }

@@ -295,7 +295,8 @@ fn ratios(live: usize, sockets: usize, idle: Counts, send: Counts, away: Counts)
         Ratio {
             what: "look-ups per socket and second / of a sweep over everything each 2 s",
             value: idle.lookups / everything,
-            goal: Goal::AtMost(1.0 / 30.0, 1.0 / 45.0),
+            // A thirtieth.
+            goal: Goal::AtMost(0.033, 0.022),
         },
         Ratio {
             what: "messages on Redis per send to the group / other live nodes",

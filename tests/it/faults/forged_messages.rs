@@ -16,28 +16,32 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::{
-    ProcessNode, Socket, TestNode, User, channel_to, claims_of, nodes, redis_client, sealed, ulid,
+    ProcessNode, Socket, TestNode, User, World, channel_to, claims_of, nodes, publish,
+    redis_client, sealed, ulid,
 };
 
 /// An attacker that can publish in the nodes' Redis.
-struct Intruder {
+struct Intruder<'a> {
     redis: Client,
-    prefix: String,
+    world: &'a World,
 }
 
-impl Intruder {
-    async fn at(node: &TestNode) -> Self {
+impl<'a> Intruder<'a> {
+    async fn at(node: &'a TestNode) -> Self {
         Intruder {
             redis: redis_client(node.world.setting("REDIS_URL")).await,
-            prefix: node.world.setting("REDIS_PREFIX").to_owned(),
+            world: &node.world,
         }
     }
 
     /// Publishes on a channel that at least one node listens to.
     async fn publish(&self, channel: &str, text: &str) {
-        let channel = format!("{}:{channel}", self.prefix);
-        let heard: u32 = self.redis.publish(&channel, text).await.expect("published");
-        assert!(heard > 0, "nobody listens to {channel}");
+        publish(self.world, &self.redis, channel, text).await;
+    }
+
+    /// The name of a channel in Redis.
+    fn name(&self, channel: &str) -> String {
+        format!("{}:{channel}", self.world.setting("REDIS_PREFIX"))
     }
 }
 
@@ -139,7 +143,7 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     assert_eq!(count(&b, "unsealed").await, 0.0);
     for (channel, text) in forged {
         intruder.publish(channel, text).await;
-        let name = format!("{}:{channel}", intruder.prefix);
+        let name = intruder.name(channel);
         let sealed = guess.seal(&name, cursor.epoch, text);
         intruder.publish(channel, &sealed).await;
     }
@@ -157,7 +161,7 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
 /// The characters of a seal, which stand before the text.
 const SEAL_CHARS: usize = 64;
 
-/// Everything that the nodes of a world say to each other from now on.
+/// Everything that is said to these nodes of a world, and to all, from now on.
 struct Wire {
     client: SubscriberClient,
     heard: tokio::sync::broadcast::Receiver<fred::types::Message>,
@@ -165,20 +169,27 @@ struct Wire {
 }
 
 impl Wire {
-    async fn of(intruder: &Intruder, node: &TestNode) -> Self {
-        let url = node.world.setting("REDIS_URL");
+    async fn of(intruder: &Intruder<'_>, nodes: &[&str]) -> Self {
+        let url = intruder.world.setting("REDIS_URL");
         let config = fred::types::config::Config::from_url(url).expect("a URL");
         let client = fred::types::Builder::from_config(config)
             .build_subscriber_client()
             .expect("a client");
         client.init().await.expect("connected");
         let heard = client.message_rx();
-        let pattern = format!("{}:*", intruder.prefix);
+        let pattern = intruder.name("*");
         client.psubscribe(pattern).await.expect("subscribed");
+        if client.is_clustered() {
+            // No pattern meets a sharded channel.
+            for node in nodes {
+                let subscribed = client.ssubscribe(intruder.name(node)).await;
+                subscribed.expect("subscribed");
+            }
+        }
         Wire {
             client,
             heard,
-            prefix: intruder.prefix.clone(),
+            prefix: intruder.name(""),
         }
     }
 
@@ -187,9 +198,7 @@ impl Wire {
         let mut recorded = Vec::new();
         while let Ok(message) = self.heard.try_recv() {
             let channel = message.channel.to_string();
-            let channel = channel
-                .strip_prefix(&format!("{}:", self.prefix))
-                .expect("one of theirs");
+            let channel = channel.strip_prefix(&self.prefix).expect("one of theirs");
             let text = message.value.into_string().expect("text");
             let said = &text[SEAL_CHARS..];
             if said
@@ -221,7 +230,9 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     drained(&mut socket).await;
     drained(&mut bob_socket).await;
     let intruder = Intruder::at(&a).await;
-    let wire = Wire::of(&intruder, &a).await;
+    let own = channel_to(&a.world, &alice.id).await;
+    let elsewhere = channel_to(&a.world, &carol.id).await;
+    let wire = Wire::of(&intruder, &[&own, &elsewhere]).await;
     agent.say(&conversation, "once").await.expect(201);
     socket.event("message.created").await;
     let typing = json!({ "conversation_id": conversation, "state": "started" });
@@ -236,8 +247,6 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     drained(&mut socket).await;
     let recorded = wire.recorded().await;
     let channels: HashSet<&str> = recorded.iter().map(|(channel, _)| &**channel).collect();
-    let own = channel_to(&a.world, &alice.id).await;
-    let elsewhere = channel_to(&a.world, &carol.id).await;
     assert!(own != elsewhere && channels.contains(&*own) && channels.contains("all"));
     // Nothing was said to the node that serves nobody concerned.
     assert!(!channels.contains(&*elsewhere));

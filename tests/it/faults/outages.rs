@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::support::{
     Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, channel_to, nodes_with, private_redis,
-    psql, redis_client, sealed, spawn, ulid,
+    psql, publish, redis_client, sealed, spawn, ulid,
 };
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -406,11 +406,7 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
     );
     let channel = channel_to(&a.world, &agent.id).await;
     let hint = sealed(&a.world, &socket.cursor, &channel, &hint);
-    let heard: u32 = client
-        .publish(format!("{prefix}:{channel}"), hint)
-        .await
-        .expect("published");
-    assert_eq!(heard, 1, "the node listens");
+    publish(&a.world, &client, &channel, &hint).await;
     socket.expect_silence(Duration::from_millis(500)).await;
     proxy.hold(Held::Nothing);
     alice.say(&conversation, "after").await.expect(201);

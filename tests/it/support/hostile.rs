@@ -12,7 +12,10 @@ use blindpipe::{
     auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
-use fred::interfaces::SortedSetsInterface;
+use fred::{
+    clients::Client,
+    interfaces::{ClientLike, PubsubInterface, SortedSetsInterface},
+};
 use uuid::Uuid;
 
 use super::{
@@ -32,6 +35,21 @@ pub fn sealed(world: &World, cursor: &str, channel: &str, text: &str) -> String 
     let seal = Seal::new(node, &ServerSecret([secret].into()), cursor.epoch);
     let channel = format!("{}:{channel}", world.setting("REDIS_PREFIX"));
     seal.seal(&channel, cursor.epoch, text)
+}
+
+/// Publishes on a channel (without the prefix) as nodes do: in a cluster of Redis those of a node
+/// are sharded.
+pub async fn publish(world: &World, redis: &Client, channel: &str, text: &str) {
+    let name = format!("{}:{channel}", world.setting("REDIS_PREFIX"));
+    let is_of_all = channel == "all";
+    let heard: u32 = if redis.is_clustered() && !is_of_all {
+        redis.spublish(&name, text).await.expect("published")
+    } else {
+        redis.publish(&name, text).await.expect("published")
+    };
+    // A server of a cluster counts its own listeners, and those of all may be at another.
+    let is_counted = !redis.is_clustered() || !is_of_all;
+    assert!(heard > 0 || !is_counted, "nobody listens to {name}");
 }
 
 /// The channel (without the prefix) of a node that serves a principal, once the directory has it.

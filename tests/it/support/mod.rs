@@ -37,7 +37,9 @@ pub use self::{
     collector::{Collector, ExportedSpan},
     devtools::DevTools,
     faulty_receiver::FaultyReceiver,
-    hostile::{channel_to, directory_entry, forged, knock, knock_and_stay, sealed, wrong_secret},
+    hostile::{
+        channel_to, directory_entry, forged, knock, knock_and_stay, publish, sealed, wrong_secret,
+    },
     names::NameServer,
     process::{Ended, ProcessNode, free_port},
     proxy::{Held, Proxy, late},

@@ -172,6 +172,10 @@ const MORTAL_ATTEMPTS: u32 = 4;
 const MAX_DELIVERY_POLLS: u32 = 60;
 /// The service waits between the attempts of a delivery, so these are fewer.
 const DEFAULT_DELIVERY_CRASHES: u32 = 10;
+/// The service's waits of a delivery that dies four times, for each of its deaths.
+const MAX_DELIVERY_WAIT: Duration = Duration::from_secs(5);
+/// Conversations at once: a delivery that failed holds up those of its own conversation alone.
+const DELIVERY_LANES: u32 = 10;
 /// Messages between two looks at the whole history.
 const MESSAGES_PER_ROUND: u32 = 5;
 const SECRET: &str = "whsec_CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
@@ -227,9 +231,15 @@ fn receiver(cluster: &DevCluster, agent: &TestAgent, deaths: &Arc<AtomicU32>) ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_webhook_after_every_death_each_message_has_both_replies_once_and_in_order() {
-    let scene = scene("hooked").await;
     let crashes = env::var("CRASHES").ok().and_then(|it| it.parse().ok());
     let crashes: u32 = crashes.unwrap_or(DEFAULT_DELIVERY_CRASHES);
+    let each = crashes.div_ceil(DELIVERY_LANES);
+    futures_util::future::join_all((0..DELIVERY_LANES).map(|_| delivery_lane(each))).await;
+}
+
+/// An agent with a webhook that dies so often, and the conversation that it answers.
+async fn delivery_lane(crashes: u32) {
+    let scene = scene("hooked").await;
     let agent = scene.builder().build();
     agent.check().await.expect("a key");
     let deaths = Arc::new(AtomicU32::default());
@@ -243,7 +253,7 @@ async fn by_webhook_after_every_death_each_message_has_both_replies_once_and_in_
     agent.set_webhook(&url, SECRET).await.expect("registered");
     let conversation = scene.conversation().await;
     let mut sent = 0;
-    let patience = PATIENCE + Duration::from_millis(500) * crashes;
+    let patience = PATIENCE + MAX_DELIVERY_WAIT * crashes;
     let all = timeout(patience, async {
         // A delivery dies at most four times.
         while deaths.load(Ordering::Relaxed) < crashes {
