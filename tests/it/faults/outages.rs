@@ -370,7 +370,6 @@ async fn a_crashed_backend_costs_a_retry_and_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later() {
-    use fred::interfaces::PubsubInterface;
     let redis = private_redis("blind").await;
     let url = redis.url();
     let prefix = ulid().to_string();
