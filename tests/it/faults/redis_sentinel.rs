@@ -127,8 +127,7 @@ async fn a_failover_of_redis_by_its_sentinels_loses_nothing_and_is_followed() {
     let revoked = Revoked::watch(&nodes, &alice, &second_thief).await;
     let port = redis.servers[0].port();
     let redis = tokio::task::spawn_blocking(move || {
-        redis.fail_over().expect("begun");
-        redis.until_master_is(port).expect("promoted");
+        redis.fail_over_to(port).expect("promoted");
         redis
     })
     .await

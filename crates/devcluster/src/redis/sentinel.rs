@@ -9,7 +9,7 @@ use std::{
 use super::{Mode, RedisServer, random_port};
 use crate::{
     account::Account,
-    error::{DevError, Result},
+    error::{Context, DevError, Result},
     files::{make_folder, write_secret},
     process::POLL_INTERVAL,
     random,
@@ -100,12 +100,31 @@ impl RedisSentinels {
         Ok(())
     }
 
-    /// Asks the sentinels for a planned change of the master.
-    pub fn fail_over(&self) -> Result<()> {
-        let command = format!("SENTINEL FAILOVER {SERVICE}");
-        let first = self.sentinels.first();
-        first.map_or(Ok(()), |sentinel| {
-            sentinel.send_until(&command, "+OK", DEADLINE)
-        })
+    /// Changes the master to the server with this port, as planned. A sentinel gives up while that
+    /// server is a replica since a moment only, and is asked again.
+    pub fn fail_over_to(&self, port: u16) -> Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        let sign = format!("\r\nport\r\n$5\r\n{port}\r\n");
+        let ask = |command: &str| {
+            let first = self.sentinels.first();
+            first.map_or(Ok(sign.clone()), |sentinel| {
+                let command = format!("SENTINEL {command} {SERVICE}");
+                let answer = sentinel.send(&command);
+                answer.with_context(|| "ask a sentinel".into())
+            })
+        };
+        loop {
+            let state = ask("MASTER")?;
+            if state.contains(&sign) {
+                return self.until_master_is(port);
+            }
+            if Instant::now() > deadline {
+                return Err(DevError::new("the sentinels do not change the master"));
+            }
+            if !state.contains("failover_in_progress") {
+                ask("FAILOVER")?;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 }
