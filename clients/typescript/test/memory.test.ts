@@ -78,9 +78,12 @@ test("two slow readers of 84 MB hold a part of it, and get everything in order",
       assert.equal(sent.status, 201);
     }
     await until(() => drops > 0);
-    const growth = held() - before;
-    open();
-    assert(growth < MAX_GROWTH_BYTES, `${growth} bytes more`);
+    // What passes through the parser goes soon, and what the readers hold would stay.
+    try {
+      await until(() => held() - before < MAX_GROWTH_BYTES);
+    } finally {
+      open();
+    }
     await until(() => handled.length >= MESSAGES, 30_000);
     await reading;
   });
