@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -36,8 +37,8 @@ pub struct StreamPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamAction {
-    /// The stream begins, or begins anew.
-    Begin,
+    /// The stream begins, or begins anew, at this time.
+    Begin(DateTime<Utc>),
     /// The delta with this number.
     Delta(u64),
     /// The stream has become a message.
@@ -73,12 +74,13 @@ impl StreamPosition {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum StreamControl {
-    /// A stream begins on the node `to`. A node that held it before drops it.
+    /// A stream begins on the node `to`. A node on which it began earlier drops it.
     #[serde(rename = "stream_moved")]
     Moved {
         to: NodeId,
         agent: AgentId,
         stream: StreamId,
+        begun_at: DateTime<Utc>,
     },
     /// A stream has become a message on a node that does not hold the stream.
     #[serde(rename = "stream_ended")]
@@ -137,8 +139,13 @@ impl StreamPeer {
 
     fn handle(&self, control: StreamControl) {
         match &control {
-            StreamControl::Moved { to, agent, stream } if *to != self.node => {
-                self.table.forget(*agent, stream);
+            StreamControl::Moved {
+                to,
+                agent,
+                stream,
+                begun_at,
+            } if *to != self.node => {
+                self.table.forget(*agent, stream, *begun_at);
             }
             StreamControl::Wanted(wanted) if wanted.by != self.node => self.request(control),
             StreamControl::Ended {
@@ -211,7 +218,10 @@ mod tests {
             Some(StreamAction::Delta(7))
         );
 
-        let moved = json!({ "type": "stream_moved", "to": node, "agent": agent, "stream": "s-1" });
+        let moved = json!({
+            "type": "stream_moved", "to": node, "agent": agent, "stream": "s-1",
+            "begun_at": "2026-01-02T03:04:05Z",
+        });
         let wanted = |by| json!({ "type": "stream_wanted", "by": by, "listener": Uuid::nil(), "stream": "s-1", "from": 3 });
         assert!(peer.handle_control(&moved.to_string()));
         assert!(peer.handle_control(&wanted(node).to_string()));

@@ -125,11 +125,12 @@ impl Streams {
             in_reply_to,
         } = target;
         let listeners = self.listeners(key, conversation_id).await?;
-        self.table.begin(key, target)?;
+        let begun_at = self.table.begin(key, target)?;
         self.backplane.publish_control(&StreamControl::Moved {
             to: self.backplane.node,
             agent: key.agent,
             stream: key.stream.clone(),
+            begun_at,
         });
         let sender = sender(key);
         let text = encode(&ServerFrame::StreamBegin(StreamBegin {
@@ -140,7 +141,7 @@ impl Streams {
         }));
         self.backplane.publish_ephemeral(
             &listeners,
-            &event(key, conversation_id, StreamAction::Begin, text),
+            &event(key, conversation_id, StreamAction::Begin(begun_at), text),
             None,
         );
         Ok(())

@@ -206,7 +206,7 @@ pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item 
                 StreamAction::Ended => {
                     ended.insert(key);
                 }
-                StreamAction::Begin => {
+                StreamAction::Begin(_) => {
                     ended.remove(&key);
                 }
                 StreamAction::Delta(_) if ended.contains(&key) => continue,
@@ -300,14 +300,15 @@ mod tests {
             };
             position.event("".into())
         };
+        let begin = StreamAction::Begin(Clock::default().now());
         let mail = [
-            of("s", StreamAction::Begin),
+            of("s", begin),
             of("s", StreamAction::Delta(0)),
             of("t", StreamAction::Delta(0)),
             of("u", StreamAction::Delta(0)),
             of("s", StreamAction::Ended),
             of("u", StreamAction::Cancelled),
-            of("s", StreamAction::Begin),
+            of("s", begin),
             of("s", StreamAction::Delta(0)),
         ];
         let left: Vec<_> = without_the_past(mail.into())
@@ -320,12 +321,12 @@ mod tests {
         assert_eq!(
             left,
             [
-                of("s", StreamAction::Begin),
+                of("s", begin),
                 of("t", StreamAction::Delta(0)),
                 of("u", StreamAction::Delta(0)),
                 of("s", StreamAction::Ended),
                 of("u", StreamAction::Cancelled),
-                of("s", StreamAction::Begin),
+                of("s", begin),
                 of("s", StreamAction::Delta(0)),
             ]
         );

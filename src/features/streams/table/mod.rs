@@ -8,6 +8,7 @@ mod rows;
 
 use std::{sync::Arc, time::Duration};
 
+use chrono::{DateTime, Utc};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -72,8 +73,8 @@ impl StreamTable {
         self.table.lock()
     }
 
-    /// Begins a stream here, or begins it anew.
-    pub fn begin(&self, key: &StreamKey, home: StreamTarget) -> Result<()> {
+    /// Begins a stream here, or begins it anew. Returns the time of its begin.
+    pub fn begin(&self, key: &StreamKey, home: StreamTarget) -> Result<DateTime<Utc>> {
         let mut table = self.table();
         if table.count_open(key) >= MAX_OPEN_STREAMS {
             return Err(too_many(
@@ -82,8 +83,10 @@ impl StreamTable {
             ));
         }
         table.make_room(key);
-        table.insert(key, Stream::new(home, true, self.clock.now()));
-        Ok(())
+        let stream = Stream::new(home, true, self.clock.now());
+        let begun_at = stream.begun_at;
+        table.insert(key, stream);
+        Ok(begun_at)
     }
 
     /// The target of a stream that began here, if it is open.
@@ -154,7 +157,7 @@ impl StreamTable {
         let known = table.get(&key);
         // The control message about it has another channel. On a Redis Cluster it may come later.
         let is_over_here = match position.action {
-            StreamAction::Begin => true,
+            StreamAction::Begin(at) => known.is_none_or(|stream| stream.is_before(at)),
             StreamAction::Ended => {
                 known.is_some_and(|stream| stream.home.conversation == position.conversation)
             }
@@ -165,21 +168,21 @@ impl StreamTable {
         if is_unmoved || (known.is_none() && table.known >= MAX_STREAMS) {
             return;
         }
-        if position.action == StreamAction::Begin || known.is_none() {
-            let whole_from = (position.action == StreamAction::Begin).then_some(0);
-            table.insert(
-                &key,
-                Stream {
-                    whole_from,
-                    ..Stream::new(home, false, now)
-                },
-            );
+        if let StreamAction::Begin(begun_at) = position.action {
+            let begun = Stream {
+                begun_at,
+                whole_from: Some(0),
+                ..Stream::new(home, false, now)
+            };
+            table.insert(&key, begun);
+        } else if known.is_none() {
+            table.insert(&key, Stream::new(home, false, now));
         }
         let Some(stream) = table.get_mut(&key) else {
             return;
         };
         match position.action {
-            StreamAction::Begin => {}
+            StreamAction::Begin(_) => {}
             StreamAction::Delta(n) | StreamAction::Earlier(n) => {
                 stream.active_at = now;
                 table.keep(&key, n, now, &event.body);
@@ -279,12 +282,17 @@ impl StreamTable {
         }
     }
 
-    /// Drops a stream that has moved to another node.
-    pub fn forget(&self, agent: AgentId, id: &StreamId) {
-        self.table().remove(&StreamKey {
-            agent,
-            stream: id.clone(),
-        });
+    /// Drops a stream that has begun anew on another node at `begun_at`.
+    pub fn forget(&self, agent: AgentId, id: &StreamId, begun_at: DateTime<Utc>) {
+        let stream = id.clone();
+        let key = StreamKey { agent, stream };
+        let mut table = self.table();
+        if table
+            .get(&key)
+            .is_some_and(|known| known.is_before(begun_at))
+        {
+            table.remove(&key);
+        }
     }
 
     /// Drops old streams and deltas. Returns the streams that have been silent for too long.
@@ -387,9 +395,11 @@ mod tests {
             agent: AgentId(random.uuid_v7()),
             stream: "s".parse().expect("a name"),
         };
-        let is_open_after = |action, conversation| {
+        let second = chrono::TimeDelta::seconds(1);
+        let is_open_after = |action: &dyn Fn(DateTime<Utc>) -> StreamAction, conversation| {
             let table = StreamTable::new(Clock::default());
-            table.begin(&key, home).expect("begun");
+            let begun_at = table.begin(&key, home).expect("begun");
+            let action = action(begun_at);
             let position = StreamPosition {
                 agent: key.agent,
                 stream: key.stream.clone(),
@@ -400,12 +410,21 @@ mod tests {
             table.open(&key).is_some()
         };
         let conversation = home.conversation;
-        assert!(!is_open_after(StreamAction::Begin, conversation));
-        assert!(!is_open_after(StreamAction::Ended, conversation));
+        let begins_after = |at| StreamAction::Begin(at + second);
+        let began_before = |at| StreamAction::Begin(at - second);
+        assert!(!is_open_after(&begins_after, conversation));
+        assert!(is_open_after(&began_before, conversation), "it comes late");
+        assert!(!is_open_after(&|_| StreamAction::Ended, conversation));
         let other = ConversationId(random.ulid());
-        assert!(is_open_after(StreamAction::Ended, other));
+        assert!(is_open_after(&|_| StreamAction::Ended, other));
         for action in [StreamAction::Delta(0), StreamAction::Cancelled] {
-            assert!(is_open_after(action, conversation), "{action:?}");
+            assert!(is_open_after(&|_| action, conversation), "{action:?}");
         }
+        let table = StreamTable::new(Clock::default());
+        let begun_at = table.begin(&key, home).expect("begun");
+        table.forget(key.agent, &key.stream, begun_at - second);
+        assert!(table.open(&key).is_some(), "the order comes late");
+        table.forget(key.agent, &key.stream, begun_at + second);
+        assert!(table.open(&key).is_none());
     }
 }

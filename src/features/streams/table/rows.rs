@@ -25,6 +25,7 @@ pub(super) const MAX_OWN_STREAMS: usize = 64;
 pub(super) struct Stream {
     pub home: StreamTarget,
     pub own: bool,
+    pub begun_at: DateTime<Utc>,
     /// From this delta on, the table has every delta that any node still keeps.
     pub whole_from: Option<u64>,
     pub next: u64,
@@ -41,6 +42,7 @@ impl Stream {
         Stream {
             home,
             own,
+            begun_at: now,
             whole_from: own.then_some(0),
             next: 0,
             deltas: BTreeMap::new(),
@@ -48,6 +50,12 @@ impl Stream {
             active_at: now,
             recent: VecDeque::new(),
         }
+    }
+
+    /// Whether a begin on another node at this time ends it. News of an older begin may come late.
+    /// Where the nodes' clocks disagree, the older one may go on until it is idle.
+    pub fn is_before(&self, elsewhere: DateTime<Utc>) -> bool {
+        !self.own || self.begun_at < elsewhere
     }
 
     /// Charges a delta to the rate limit of the stream.
