@@ -243,7 +243,7 @@ async fn one_account_fills_no_strangers_inboxes() {
     let opened = statuses.iter().filter(|status| **status == 201).count();
     let refused = statuses.iter().filter(|status| **status == 429).count();
     assert_eq!((opened, refused), (20, 10), "{statuses:?}");
-    // What was opened stays charged.
+    // Opened conversations stay charged.
     let refused = direct(&mallory, last).await.refused(429, "RATE_LIMITED");
     let scope = &refused.body["error"]["params"]["scope"];
     assert_eq!(scope, "conversation_open");

@@ -275,9 +275,14 @@ async fn a_popular_agent_delays_others_no_more_than_many_agents_do() {
     );
 }
 
+/// The time that cancelled statements have to be gone. Statements that nobody cancels wait for
+/// [`PATIENT`], twice.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+const PATIENT: (&str, &str) = ("DATABASE_TIMEOUT_MS", "30000");
+
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_cancelled_requests_leave_no_statement_behind() {
-    let [a] = nodes_with(&[MANY_SENDS]).await;
+    let [a] = nodes_with(&[PATIENT, MANY_SENDS]).await;
     let alice = a.user("alice").await;
     let mut client = connect(&a.world.database).await;
     let tx = client.transaction().await.expect("begun");
@@ -297,18 +302,13 @@ async fn five_hundred_cancelled_requests_leave_no_statement_behind() {
             .count();
     }
     assert!(cancelled > 450, "Postgres was not slow: {cancelled}");
-    let started = Instant::now();
-    alice.get("/users/me").await.expect(200);
-    let took = started.elapsed();
-    assert!(took < Duration::from_secs(3), "{took:?}");
     let since = Instant::now();
+    alice.get("/users/me").await.expect(200);
     while waiting(&tx).await > 0 {
-        assert!(
-            since.elapsed() < Duration::from_secs(3),
-            "statements wait on"
-        );
+        assert!(since.elapsed() < GONE_WITHIN, "statements wait on");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    assert!(since.elapsed() < GONE_WITHIN, "{:?}", since.elapsed());
     tx.commit().await.expect("released");
     alice.get("/relations").await.expect(200);
 }

@@ -85,15 +85,16 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
         conversations.push(stage.alice.talk_to(&agent).await);
         agents.push(agent);
     }
-    let mut streams = Vec::new();
-    let mut before = 0;
+    // All addresses first: a client that sends nothing for ten seconds is cut off.
+    let mut paths = Vec::new();
     for n in 0..=UPLOADS {
-        // The first one warms the process up, and is done before the others begin.
-        let agent = &agents[n.saturating_sub(1) / 4];
-        let conversation = &conversations[n.saturating_sub(1) / 4];
+        let its = n.saturating_sub(1) / 4;
+        let (agent, conversation) = (&agents[its], &conversations[its]);
         let files = format!("/agents/{}/files", agent.id);
         let upload = super::request(agent, &files, conversation, bytes.len() as u64).await;
-        let path = path_of(upload["upload_url"].as_str().expect("a URL"));
+        paths.push(path_of(upload["upload_url"].as_str().expect("a URL")).to_owned());
+    }
+    let begun = async |path: &str, part: &[u8]| {
         let address = node.base.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("connected");
         let head = format!(
@@ -101,23 +102,21 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
             bytes.len()
         );
         stream.write_all(head.as_bytes()).await.expect("sent");
-        if n == 0 {
-            stream.write_all(&bytes).await.expect("sent");
-            let mut answer = [0; 12];
-            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer)
-                .await
-                .expect("an answer");
-            assert_eq!(&answer, b"HTTP/1.1 200");
-            before = node.resident();
-            continue;
-        }
-        streams.push(stream);
-    }
+        stream.write_all(part).await.expect("taken");
+        stream
+    };
+    let is_stored = async |mut stream: TcpStream| {
+        let mut answer = [0; 12];
+        let read = tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await;
+        read.expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    };
+    // The first one warms the process up.
+    is_stored(begun(&paths[0], &bytes).await).await;
+    let before = node.resident();
     let part = &bytes[..6 << 20];
-    let sending = streams.iter_mut().map(|stream| stream.write_all(part));
-    for sent in futures_util::future::join_all(sending).await {
-        sent.expect("taken");
-    }
+    let beginning = paths[1..].iter().map(|path| begun(path, part));
+    let mut streams = futures_util::future::join_all(beginning).await;
     let mut most = 0;
     for _ in 0..10 {
         most = most.max(node.resident());
@@ -127,13 +126,9 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
     let each = most.saturating_sub(before) / UPLOADS as u64;
     assert!(each <= 1 << 20, "{each} bytes each");
     let rest = &bytes[6 << 20..];
-    let finishing = streams.iter_mut().map(async |stream| {
+    let finishing = streams.drain(..).map(async |mut stream| {
         stream.write_all(rest).await.expect("taken");
-        let mut answer = [0; 12];
-        tokio::io::AsyncReadExt::read_exact(stream, &mut answer)
-            .await
-            .expect("an answer");
-        assert_eq!(&answer, b"HTTP/1.1 200");
+        is_stored(stream).await;
     });
     futures_util::future::join_all(finishing).await;
 }

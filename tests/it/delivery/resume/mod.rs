@@ -364,7 +364,7 @@ async fn an_ack_of_an_earlier_epoch_moves_nothing() {
         .say(json!({ "type": "ack", "cursor": event["cursor"] }))
         .await;
     socket.expect_close(1012).await;
-    // Whoever comes back without a cursor begins behind the ack.
+    // A reader that comes back without a cursor begins behind the ack.
     let mut again = agent.connect().await;
     let told = again.event("message.created").await;
     assert_eq!(told["data"], event["data"]);
