@@ -266,7 +266,7 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
                 said.update(lie)
                 await decide_until_answered(ada, partial(conversation.send, tool), decide)
     assert decisions == [each for *_, wanted in rows for each in (wanted, "repeated")]
-    # What was begun and approved outlives the program.
+    # Begun and approved calls outlive the program.
     later = Consents.stored(tools, await kept.load()).store()
     assert (len(later["begun"]), len(later["approved"])) == (len(rows), 1)
 

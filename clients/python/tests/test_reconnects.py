@@ -1,4 +1,4 @@
-"""What follows each end of a connection, and each refusal for want of budget."""
+"""The clients' answers to each end of a connection, and to each refusal for want of budget."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ async def test_the_header_of_a_refusal_rules_its_repeat() -> None:
         asked = asyncio.create_task(http.data(Call("GET", "/there")))
         await until(lambda: refused)
         asked.cancel()
-        # What may not be repeated is told at once.
+        # A call that may not be repeated fails at once.
         with pytest.raises(ApiError):
             await http.data(Call("DELETE", "/there"))
         await http.close()

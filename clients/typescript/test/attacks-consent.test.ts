@@ -249,7 +249,7 @@ test("a device asks by its own table, whatever the server calls harmless", async
     });
   };
   await attackedPerson(cluster, during, { tools, consents });
-  // What was begun and approved outlives the program.
+  // Begun and approved calls outlive the program.
   const { begun, approved } = stored as unknown as StoredConsents;
   assert.deepEqual([begun.length, Object.keys(approved).length], [rows.length, 1]);
 });

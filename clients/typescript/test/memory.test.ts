@@ -78,7 +78,7 @@ test("two slow readers of 84 MB hold a part of it, and get everything in order",
       assert.equal(sent.status, 201);
     }
     await until(() => drops > 0);
-    // What passes through the parser goes soon, and what the readers hold would stay.
+    // The parser's own memory goes soon. Events that the readers hold would stay.
     try {
       await until(() => held() - before < MAX_GROWTH_BYTES);
     } finally {

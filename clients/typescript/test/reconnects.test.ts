@@ -1,4 +1,4 @@
-// What follows each end of a connection, and each refusal for want of budget.
+// The clients' answers to each end of a connection, and to each refusal for want of budget.
 import assert from "node:assert/strict";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -169,7 +169,7 @@ test("the header of a refusal rules its repeat", async () => {
     while (waits.length === 0) await turn();
     stop.abort();
     await assert.rejects(asked, Closed);
-    // What may not be repeated is told at once.
+    // A call that may not be repeated fails at once.
     await assert.rejects(http.data({ ...THERE, method: "DELETE" }), { status: 503 });
   });
   assert.deepEqual(waits, [7_000]);

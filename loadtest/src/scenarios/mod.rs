@@ -50,7 +50,7 @@ pub enum Scenario {
     /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
     /// with the number of agents
     Webhooks,
-    /// What silent sockets ask of Postgres and Redis, and what a send to a group asks of Redis
+    /// The work of silent sockets for Postgres and Redis, and of a send to a group for Redis
     Sweep,
     /// The sweep and the backplane of a hundred nodes with simulated sockets
     Nodes,

@@ -46,7 +46,7 @@ struct ClusterNode {
     pid: u32,
 }
 
-/// A development cluster. One that this process started ends with this process.
+/// A development cluster. If this process started it, it ends with this process.
 pub struct DevCluster {
     file: PathBuf,
     server: Server,

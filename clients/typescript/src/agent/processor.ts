@@ -101,7 +101,7 @@ export class Processor {
     const message = event.data as unknown as Message;
     const isSealed = message.payload?.["type"] === "encrypted";
     if (!isSealed && session.hasKeys) {
-      // What came in clear can be the server's own where anything was ever encrypted.
+      // Where anything was ever encrypted, clear text can be the server's own.
       const isAllowed = this.options.plaintext === "allow";
       if (!isAllowed || (await session.wasEncrypted(message.conversation_id))) {
         throw new DecryptError("clear");

@@ -210,7 +210,7 @@ class Agent:
     def stop(self) -> None:
         """Takes no more events, lets handlers end, acknowledges, and closes.
 
-        It is final: what is served after it ends at once.
+        It is final: a later `serve` ends at once.
         """
         self._is_stopped = True
         if self._stopping is not None:

@@ -95,7 +95,7 @@ class Processor:
         message = cast(Message, event["data"])
         sealed = is_sealed(message["payload"])
         if not sealed and session.has_keys:
-            # What came in clear can be the server's own where anything was ever encrypted.
+            # Where anything was ever encrypted, clear text can be the server's own.
             allows = self._options.plaintext == "allow"
             if not allows or await session.was_encrypted(message["conversation_id"]):
                 raise E2eeError("clear")

@@ -261,7 +261,7 @@ class Session:
         return entry.room.open(self.options.trust, incoming, now_ms()), entry
 
     async def _found(self, conversation_id: str) -> Entry:
-        """What names a conversation that is none of this member's has no secret to open with."""
+        """The secrets of a conversation. A conversation of others has none to open with."""
         try:
             return await self.load(conversation_id)
         except BlindpipeError as error:

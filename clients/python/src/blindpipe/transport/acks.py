@@ -29,7 +29,7 @@ class Acks:
             self._timer = loop.call_later(ACK_INTERVAL_SECONDS, self.flush)
 
     def forget(self) -> None:
-        """What was handled has no cursor any more."""
+        """Drops the pending ack: its cursor is not valid any more."""
         self.pending = None
 
     def flush(self) -> None:

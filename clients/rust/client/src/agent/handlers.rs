@@ -80,7 +80,8 @@ impl Handlers {
         self.layers.insert(0, layer);
     }
 
-    /// Runs the handlers of an event once. What does not open is told to the hook, and is handled.
+    /// Runs the handlers of an event once. The hook hears of a message that does not open; it counts as
+    /// handled.
     pub(super) async fn process(
         &self,
         core: &Arc<Core>,

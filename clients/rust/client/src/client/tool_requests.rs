@@ -157,7 +157,7 @@ impl ToolRequest {
 }
 
 impl Client {
-    /// Opens a request. What does not open is executed by no device.
+    /// Opens a request. No device executes a request that does not open.
     pub(super) async fn open_tool_request(&self, call: ToolCall) -> Result<ToolRequest> {
         let session = self.session()?;
         let request = Request {

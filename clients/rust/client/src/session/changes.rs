@@ -115,7 +115,7 @@ impl Session {
         done
     }
 
-    /// What waited under a key is read again.
+    /// Reads again the messages that waited for a key.
     fn reconsider(&self, of: Owner) {
         self.keys_changed(of);
         for slot in self.slots.lock().values() {

@@ -52,7 +52,7 @@ enum Body {
     Bytes(Vec<u8>),
 }
 
-/// A call. The same bytes are sent at every try.
+/// A call. Every try sends equal bytes.
 #[derive(Clone)]
 pub(crate) struct Call {
     method: Method,
@@ -163,7 +163,7 @@ impl Http {
         self.json(call).await
     }
 
-    /// A whole answer. One that was cut short is a lost connection.
+    /// A whole answer. A shorter one than announced is a lost connection.
     pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
         let bytes = self.bytes(call).await?;
         serde_json::from_slice(&bytes).map_err(|_| Error::ConnectionLost)

@@ -133,7 +133,7 @@ async fn a_reply_is_quoted_with_what_it_answers_or_not_at_all() {
         let wanted: &[_] = if text == "yes" { &["no_quote"] } else { &[] };
         assert_eq!(notices(&received), wanted);
     }
-    // What is shown as it is answered stands without a notice: from Ada, from himself, from before.
+    // A quote of a message as Bob knows it has no notice: from Ada, from himself, from before.
     it.conversation.send("lunch?").await.expect("sent");
     own.send("said Bob").await.expect("sent");
     for (to, text) in [("lunch?", "sure"), ("said Bob", "so he did")] {

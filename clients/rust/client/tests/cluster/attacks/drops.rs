@@ -1,4 +1,4 @@
-//! Events that never come: what is signed and comes later tells of them, or is whole without them.
+//! Events that never come: later signed events tell of them, or are whole without them.
 
 use std::sync::Arc;
 
