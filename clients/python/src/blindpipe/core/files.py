@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,8 @@ from .types import JsonObject
 UPLOAD_NAME: Final = "blob"
 UPLOAD_TYPE: Final = "application/octet-stream"
 TRANSFER_TIMEOUT_SECONDS: Final = 600.0
+_PLAIN_PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9._/-]+", re.ASCII)
+_SHA256 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,16 @@ async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile
 
 async def download_file(http: Http, content: JsonObject) -> bytes:
     """The bytes of a file; nothing is given out before hash and last chunk are checked."""
-    path = f"/objects/{content['object_key']}"
-    raw = await http.raw(Call("GET", path, timeout=TRANSFER_TIMEOUT_SECONDS))
-    try:
-        key, told = Secret(from_base64(content["key"])), bytes.fromhex(content["sha256"])
-    except (KeyError, TypeError, ValueError):
-        raise E2eeError("malformed") from None
-    return sealed_file.open(raw.body, key, told)
+    # The sender wrote these fields: any other path would be another call of this principal.
+    object_key = _field(content, "object_key", _PLAIN_PATH)
+    told = bytes.fromhex(_field(content, "sha256", _SHA256))
+    key = Secret(from_base64(_field(content, "key")))
+    call = Call("GET", f"/objects/{object_key}", timeout=TRANSFER_TIMEOUT_SECONDS)
+    return sealed_file.open((await http.raw(call)).body, key, told)
+
+
+def _field(content: JsonObject, name: str, form: re.Pattern[str] | None = None) -> str:
+    value = content.get(name)
+    if not isinstance(value, str) or not (form is None or form.fullmatch(value)):
+        raise E2eeError("malformed")
+    return value
