@@ -110,12 +110,15 @@ export class ToolRequest {
   /** Runs the tool once, and answers with its result in this device's name. */
   async execute(run: (args: JsonObject) => unknown): Promise<void> {
     if (!(await this.#begin())) return;
+    let result: JsonObject | null;
     try {
-      const result = (await run(this.arguments)) ?? null;
-      await this.#respond("executed", null, { result: result as JsonObject });
+      result = ((await run(this.arguments)) as JsonObject | undefined) ?? null;
     } catch (error) {
-      await this.#respond("failed", "tool_failed", { message: (error as Error).message });
+      const message = error instanceof Error ? error.message : String(error);
+      return this.#respond("failed", "tool_failed", { message });
     }
+    // Whatever fails from here on, the tool has executed.
+    await this.#respond("executed", null, { result });
   }
 
   async deny(reason = "user_denied"): Promise<void> {

@@ -1,6 +1,7 @@
 /** Files: sealed here, stored as ciphertext, opened here. */
 import { base64 } from "../e2ee/bytes.js";
-import { type FileContent, fileKey, openFile, sealFile } from "../e2ee/file.js";
+import { DecryptError } from "../e2ee/errors.js";
+import { type FileContent, fileHash, fileKey, openFile, sealFile } from "../e2ee/file.js";
 import type { Http } from "../transport/http.js";
 import type { ConfirmedUpload, RequestedUpload } from "./types.js";
 
@@ -57,13 +58,26 @@ export async function uploadFile(
   };
 }
 
-/** The bytes of a file; nothing is given out before hash and last chunk are checked. */
+/** The sender names the object, so the name must not lead to any other route. */
+function objectPath(objectKey: unknown): string {
+  const isPlain = typeof objectKey === "string" && /^[A-Za-z0-9._/-]+$/.test(objectKey);
+  if (!isPlain || objectKey.includes("..")) throw new DecryptError("malformed");
+  return `/objects/${objectKey}`;
+}
+
+/**
+ * The bytes of a file; nothing is given out before hash and last chunk are checked. What the
+ * content says is checked before any call.
+ */
 export async function downloadFile(http: Http, content: FileContent): Promise<Uint8Array> {
+  const path = objectPath(content.object_key);
+  const key = fileKey(content);
+  const sha256 = fileHash(content);
   const response = await http.bytes({
     method: "GET",
-    path: `/objects/${content.object_key}`,
+    path,
     timeoutMs: TRANSFER_TIMEOUT_MS,
   });
   const ciphertext = new Uint8Array(await response.arrayBuffer());
-  return openFile(ciphertext, fileKey(content), content.sha256);
+  return openFile(ciphertext, key, sha256);
 }

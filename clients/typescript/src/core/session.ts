@@ -100,6 +100,8 @@ export class Session {
   /** The conversation with its members, their keys, and this member's newest wrap. */
   async load(conversationId: string): Promise<Entry> {
     const entry = this.#entry(conversationId);
+    // A read that runs has its room half filled.
+    await entry.loading;
     if (!entry.isStale) return entry;
     entry.loading ??= this.#read(conversationId, entry).finally(() => (entry.loading = null));
     await entry.loading;
@@ -217,6 +219,8 @@ export class Session {
 
   async #observeRotation(rotation: KeyRotation): Promise<void> {
     const entry = this.#entries.get(rotation.conversation_id);
+    // A rotator is judged by the members, which a running read may still fetch.
+    await entry?.loading?.catch(() => {});
     // An epoch that was never read is read when it is needed.
     if (!entry || !this.hasKeys || entry.isStale) return;
     const { server } = entry.room;

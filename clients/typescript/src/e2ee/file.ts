@@ -45,14 +45,15 @@ export async function sealFile(
 export async function openFile(
   ciphertext: Uint8Array,
   key: Bytes,
-  expectedSha256?: string,
+  expectedSha256: string,
 ): Promise<Bytes> {
-  if (expectedSha256 && hex(await sha256(ciphertext)) !== expectedSha256.toLowerCase()) {
+  if (hex(await sha256(ciphertext)) !== fileHash({ sha256: expectedSha256 })) {
     throw new DecryptError("bad_ciphertext");
   }
   if (ciphertext.length < HEAD_BYTES) throw new DecryptError("malformed");
-  if (!equal(ciphertext.subarray(0, 3), MAGIC.subarray(0, 3))) throw new DecryptError("malformed");
-  if (ciphertext[3] !== MAGIC[3]) throw new DecryptError("unknown_version");
+  if (!equal(ciphertext.subarray(0, MAGIC.length), MAGIC)) {
+    throw new DecryptError("unknown_version");
+  }
   const chunkKey = await hkdf(key, ciphertext.subarray(4, HEAD_BYTES), label("file"), 32);
   return concat(...(await openChunks(ciphertext.subarray(HEAD_BYTES), chunkKey)));
 }
@@ -63,9 +64,10 @@ async function openChunks(body: Uint8Array, chunkKey: Bytes): Promise<Bytes[]> {
   const parts: Bytes[] = [];
   for (let i = 0; i < count; i++) {
     const sealed = body.subarray(i * stride, (i + 1) * stride);
+    const chunk = await gcmOpen(chunkKey, nonce(i, i === count - 1), sealed);
     // Only an empty file has an empty chunk, or one content would have two ciphertext lengths.
-    if (i > 0 && sealed.length <= TAG_BYTES) throw new DecryptError("bad_ciphertext");
-    parts.push(await gcmOpen(chunkKey, nonce(i, i === count - 1), sealed));
+    if (i > 0 && chunk.length === 0) throw new DecryptError("malformed");
+    parts.push(chunk);
   }
   return parts;
 }
@@ -85,8 +87,18 @@ export interface FileContent {
   readonly key: string;
 }
 
-export function fileKey(content: Pick<FileContent, "key">): Bytes {
-  const key = fromBase64(content.key);
+/** Throws `malformed` for what is no key. */
+export function fileKey({ key: text }: { readonly key: unknown }): Bytes {
+  if (typeof text !== "string") throw new DecryptError("malformed");
+  const key = fromBase64(text);
   if (key.length !== 32) throw new DecryptError("malformed");
   return key;
+}
+
+/** The hash in lower case. Throws `malformed` where none is told. */
+export function fileHash({ sha256: text }: { readonly sha256: unknown }): string {
+  if (typeof text !== "string" || !/^[0-9a-fA-F]{64}$/.test(text)) {
+    throw new DecryptError("malformed");
+  }
+  return text.toLowerCase();
 }
