@@ -8,10 +8,10 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from attacker import Attacker, Victim, attacking, echo
+from attacker import Attacker, Victim, attacking, echo, newest
 from live import answer_to, running, texts, until
 
-from blindpipe import AgentOptions, Hooks
+from blindpipe import Agent, AgentOptions, Context, Hooks
 from blindpipe.client import CaughtUp, MessageEvent
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.socket import Frame
@@ -108,6 +108,104 @@ async def test_an_agent_whose_acknowledgement_is_too_old_begins_with_the_oldest_
             await answer_to(ada, lambda: conversation.send("and now"))
     assert victim.heard == ["while it was away", "and now"]
     assert resumed == [None, *oldest] and len(resyncs.heads) == 1
+
+
+@pytest.mark.parametrize("transport", ["socket", "poll"])
+async def test_a_server_that_takes_no_cursor_is_not_asked_for_ever(
+    cluster: DevCluster, ada: TestUser, transport: str
+) -> None:
+    victim, resyncs = Victim(), Resyncs()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("unheard", ada.client)
+        options = replace(
+            made, url=attacker.url, ssl_context=None, hooks={"resync": resyncs.resync}
+        )
+        conversation = await ada.client.open_agent(made.agent_id)
+        async with running(echo(options, victim), transport=transport):
+            await answer_to(ada, lambda: conversation.send("before"))
+            _refuse_all(attacker, transport)
+            if transport == "poll":
+                await conversation.send("meanwhile")
+            else:
+                await attacker.hang_up()
+            # After the last acknowledgement, with the oldest event, then with the newest.
+            await until(lambda: len(resyncs.heads) >= 3)
+            told = len(resyncs.heads)
+            # A client that never pauses asks hundreds of times meanwhile.
+            await asyncio.sleep(1)
+            assert len(resyncs.heads) <= told + 20
+            # A poll is refused whatever its cursor; a socket goes on at the head.
+            attacker.on_path = lambda path: path
+            await answer_to(ada, lambda: conversation.send("after"))
+    assert victim.heard[0] == "before" and victim.heard[-1] == "after"
+
+
+def _refuse_all(attacker: Attacker, transport: str) -> None:
+    def on_path(path: str) -> str:
+        route = path.partition("?")[0]
+        return f"{route}?cursor={LOST_CURSOR}" if route.endswith("/messages/poll") else path
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame["type"] != "ready":
+            return (frame,)
+        cursor = frame["cursor"]
+        return frame, {"type": "resync_required", "oldest": cursor, "head": cursor}
+
+    if transport == "poll":
+        attacker.on_path = on_path
+    else:
+        attacker.on_frame = on_frame
+
+
+async def test_what_ends_after_a_resync_acknowledges_nothing_of_the_new_history(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    acks, begun, ended, go = list[str](), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    has_lost, is_silent = True, False
+
+    def on_frame(frame: Frame) -> Iterable[Frame]:
+        if frame["type"] != "event":
+            return (frame,)
+        return () if is_silent else ({**frame, "cursor": old(frame)} if has_lost else frame,)
+
+    def old(frame: Frame) -> str:
+        """The cursor of an earlier history, far ahead of the new one."""
+        return f"1-{frame['seq'] + 1_000}"
+
+    def on_client_frame(frame: Frame) -> Frame:
+        if frame["type"] == "ack":
+            acks.append(frame["cursor"])
+        return frame
+
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("restored", ada.client)
+        conversation = await ada.client.open_agent(made.agent_id)
+        agent = Agent(replace(made, url=attacker.url, ssl_context=None))
+
+        @agent.on("message")
+        async def answer(ctx: Context) -> None:
+            begun.set()
+            await go.wait()
+            ended.set()
+
+        await agent.check()
+        await conversation.send("hello")
+        attacker.on_frame, attacker.on_client_frame = on_frame, on_client_frame
+        async with running(agent):
+            await begun.wait()
+            acks.clear()
+            has_lost, is_silent = False, True
+            head = newest(attacker, "message.created")["cursor"]
+            oldest = next(frame["cursor"] for frame in attacker.seen if frame["type"] == "ready")
+            await attacker.push({"type": "resync_required", "oldest": oldest, "head": head})
+            await until(lambda: sum(frame["type"] == "ready" for frame in attacker.seen) == 2)
+            go.set()
+            await ended.wait()
+            is_silent = False
+            # An acknowledgement that waits goes first on the next connection.
+            await attacker.hang_up()
+            await until(lambda: head in acks)
+    assert not [cursor for cursor in acks if cursor.startswith("1-")]
 
 
 async def test_a_person_is_told_and_sees_what_comes_then(

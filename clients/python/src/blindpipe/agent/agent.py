@@ -128,7 +128,7 @@ class Agent:
             raise UsageError("this key was never shown")
         running.parts.session.reconsider(who)
         running.parts.session.options.on_learned()
-        await running.save()
+        await running.lessons.save()
 
     def run(self, *, transport: Transport = "socket", standby: bool = False) -> None:
         """Runs until SIGTERM or SIGINT; finishes what it began."""
@@ -154,7 +154,7 @@ class Agent:
                 await read_by_poll(running.parts, inbox, self._hooks, stopping)
             else:
                 await self._run_socket(running, inbox, stopping, standby)
-            await running.save()
+            await running.lessons.save()
             if self._failure is not None:
                 raise self._failure
         finally:
@@ -175,6 +175,7 @@ class Agent:
                 self._hooks,
                 self._logger,
                 running.parts,
+                running.lessons,
                 stopping,
                 on_failure=self._fail,
                 send_ack=self._send_ack,
@@ -276,7 +277,7 @@ class Agent:
         replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
         await self._processor.process(event, parts, replayed)
         # A process that serves deliveries may be frozen between them.
-        await running.save()
+        await running.lessons.save()
 
     def asgi(self, secrets: Secrets) -> AsgiApp:
         """A receiver of deliveries, for any ASGI server or framework."""

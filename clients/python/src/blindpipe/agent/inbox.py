@@ -16,6 +16,7 @@ from ..hooks import HookCaller
 from ..transport.acks import Acks
 from ..transport.backlog import Backlog
 from .dispatcher import Dispatcher
+from .lessons import Lessons
 from .options import AgentOptions
 from .parts import AgentParts
 from .processor import Processor
@@ -32,6 +33,7 @@ class InboxParts:
     hooks: HookCaller
     logger: logging.Logger
     parts: AgentParts
+    lessons: Lessons
     stopping: asyncio.Event
     """Set when no more events are taken."""
     on_failure: Callable[[BaseException], None]
@@ -46,20 +48,23 @@ class Inbox:
     def __init__(self, setup: InboxParts) -> None:
         self._setup = setup
         concurrency = setup.options.concurrency
-        self._acks = Acks(setup.send_ack)
-        self._dispatcher = Dispatcher(concurrency, self._handle, self._acks.note)
+        self._acks = Acks(setup.send_ack, setup.lessons)
+        self._dispatcher = Dispatcher(concurrency, self._handle, self._progressed)
         self._arrived: deque[tuple[Event, bool]] = deque()
         self._intake: asyncio.Task[None] | None = None
         self._backlog = Backlog()
+        # The history that cursors belong to; the server's database may go back to another one.
+        self._epoch: str | None = None
         self.received: str | None = None
         """The cursor of the last event taken in."""
         self.replayed_to = 0
         """Numbers up to this one were in the inbox before this connection."""
 
-    @property
-    def ackable(self) -> str | None:
-        """Handled, and not acknowledged yet."""
-        return self._acks.pending
+    async def ackable(self) -> str | None:
+        """The cursor to acknowledge now, once the lessons of its events are kept."""
+        cursor = self._acks.pending
+        await self._setup.lessons.save()
+        return cursor
 
     async def room(self) -> None:
         """Returns when few enough events wait, or the agent stops."""
@@ -80,6 +85,7 @@ class Inbox:
             return True
         if not standby:
             self.received = event["cursor"]
+            self._epoch = _epoch_of(event["cursor"])
         if event["event"] == "artifact_response":
             self._setup.parts.tool_calls.deliver(event["data"])
         has_room = self._backlog.add(event["cursor"], size)
@@ -92,14 +98,20 @@ class Inbox:
             self._intake = asyncio.create_task(self._take_in())
         return has_room
 
-    def resync(self, begin: str | None) -> None:
+    def resync(self, begin: str | None, head: str) -> None:
         """Earlier cursors mean nothing any more.
 
-        Reading begins after the last acknowledgement; after `begin` if that is too old as well.
+        Reading begins after the last acknowledgement; after `begin` if there is one.
         """
         self.received = begin
+        self._epoch = _epoch_of(head)
         self._acks.forget()
         self._setup.parts.session.missed_events()
+
+    def _progressed(self, cursor: str) -> None:
+        # An acknowledgement of another history would say nothing, or too much.
+        if _epoch_of(cursor) == self._epoch:
+            self._acks.note(cursor)
 
     async def _take_in(self) -> None:
         while self._arrived:
@@ -191,4 +203,8 @@ class Inbox:
             self._dispatcher.cancel()
         if self._intake is not None:
             self._intake.cancel()
-        self.flush_ack()
+        await self._acks.settle()
+
+
+def _epoch_of(cursor: str) -> str:
+    return cursor.rpartition("-")[0]

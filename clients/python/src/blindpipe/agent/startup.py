@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
 
 from ..api_errors import AgentKeysMismatch
 from ..core.session import Session, SessionOptions
@@ -18,20 +15,21 @@ from ..e2ee.trust import DirectoryKey, Notice, Trust
 from ..hooks import HookCaller
 from ..transport.http import Call, Http
 from ..transport.socket import Socket
+from .lessons import Lessons
 from .options import AgentOptions
 from .outbox import Outbox
 from .parts import AgentParts
-from .pin_store import FilePins, PinStore, StoredMarks
+from .pin_store import FilePins, PinStore
 from .tool_calls import ToolCalls
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The parts of a started agent. `save` keeps pins and marks; it never fails."""
+    """The parts of a started agent."""
 
     parts: AgentParts
     trust: Trust
-    save: Callable[[], Awaitable[None]]
+    lessons: Lessons
 
 
 async def start(
@@ -45,7 +43,7 @@ async def start(
     trust, marks = await _load_trust(options, store, me, keys)
     trust.directory(me, [_own_key(pair) for pair in keys])
     allows_clear = not keys or options.plaintext == "allow"
-    saver = _Saver(store, trust, options.logger)
+    lessons = Lessons(store, trust, options.logger)
 
     def on_notice(notice: Notice, conversation_id: str | None) -> None:
         hooks.call(
@@ -67,16 +65,15 @@ async def start(
             marks,
             allows_clear,
             on_notice,
-            saver.soon,
+            lessons.soon,
             None if max_age is None else round(max_age.total_seconds() * 1000),
         )
     )
-    saver.session = session
+    lessons.session = session
     outbox = Outbox(http, agent_id, session, allows_clear)
     tool_calls = ToolCalls(http, agent_id, session, allows_clear)
-    return Running(
-        AgentParts(agent_id, http, session, outbox, tool_calls, socket), trust, saver.save
-    )
+    parts = AgentParts(agent_id, http, session, outbox, tool_calls, socket)
+    return Running(parts, trust, lessons)
 
 
 def _own_key(pair: PrivateKeys) -> DirectoryKey:
@@ -142,46 +139,3 @@ async def _load_trust(
         return Trust(me, options.trust, own), {}
     marks = {id: EpochMarks(**mark) for id, mark in stored["marks"].items()}
     return Trust(me, options.trust, own, stored["pins"]), marks
-
-
-SAVE_DELAY_SECONDS: Final = 0.5
-"""Many things are learned together, such as the keys of a group."""
-
-
-class _Saver:
-    """Keeps pins and marks where the developer said, one save after the other."""
-
-    def __init__(self, store: PinStore | None, trust: Trust, logger: logging.Logger) -> None:
-        self._store = store
-        self._trust = trust
-        self._logger = logger
-        self._lock = asyncio.Lock()
-        self._waiting: asyncio.Task[None] | None = None
-        self._has_changed = False
-        self.session: Session | None = None
-
-    def soon(self) -> None:
-        self._has_changed = True
-        if self._store is not None and (self._waiting is None or self._waiting.done()):
-            self._waiting = asyncio.create_task(self._save_later())
-
-    async def _save_later(self) -> None:
-        await asyncio.sleep(SAVE_DELAY_SECONDS)
-        await self.save()
-
-    async def save(self) -> None:
-        if self._store is None or self.session is None:
-            return
-        async with self._lock:
-            if not self._has_changed:
-                return
-            self._has_changed = False
-            marks: dict[str, StoredMarks] = {
-                id: {"epoch": mark.epoch, "time": mark.time}
-                for id, mark in self.session.marks().items()
-            }
-            try:
-                await self._store.save({"pins": self._trust.store(), "marks": marks})
-            except Exception:
-                self._has_changed = True
-                self._logger.error("the pins could not be stored")

@@ -23,6 +23,29 @@ POLL_WAIT_SECONDS: Final = 25
 MAX_POLL_EVENTS: Final = 100
 
 
+class Resyncs:
+    """The places to begin at after cursors that are of no use any more, one after the other.
+
+    After the last acknowledgement, with the oldest event, and then with the newest.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Since an event came."""
+
+    def next(self, has_resumed: bool, oldest: str, head: str) -> str | None:
+        """The cursor to begin after; None for the last acknowledgement."""
+        self.count += 1
+        if self.count == 1 and has_resumed:
+            return None
+        return oldest if self.count <= 2 else head
+
+    @property
+    def is_at_head(self) -> bool:
+        """Whether the last place was the newest event: no place is left to try."""
+        return self.count > 2
+
+
 class SocketReader:
     """A socket that feeds an inbox, and leaves a backlog on the server while the inbox is full."""
 
@@ -37,6 +60,7 @@ class SocketReader:
         # The rest of this connection's events comes again with the next one.
         self._is_dropped = False
         self._has_resumed = False
+        self._resyncs = Resyncs()
         self.socket = Socket(
             SocketOptions(
                 http,
@@ -73,6 +97,7 @@ class SocketReader:
         if self._is_dropped:
             return
         if frame["type"] == "event":
+            self._resyncs.count = 0
             if not self._inbox.take(cast(Event, frame), size, self._standby):
                 self._drop()
         elif frame["type"] == "resync_required":
@@ -80,9 +105,9 @@ class SocketReader:
 
     def _resync(self, oldest: str, head: str) -> None:
         """This connection goes on at the head. The next one begins at what was not handled."""
-        self._inbox.resync(None if self._has_resumed else oldest)
+        self._inbox.resync(self._resyncs.next(self._has_resumed, oldest, head), head)
         self._hooks.call("resync", oldest=oldest, head=head)
-        if not self._standby:
+        if not self._standby and not self._resyncs.is_at_head:
             self._drop()
 
     def _drop(self) -> None:
@@ -104,6 +129,7 @@ async def read_by_poll(
     path = f"/agents/{parts.agent_id}/messages/poll"
     cursor: str | None = None
     failures = 0
+    resyncs = Resyncs()
     # Until a look finds no full page, what comes was there before this run.
     looks_back = True
     while not stopping.is_set():
@@ -113,20 +139,21 @@ async def read_by_poll(
             page = await unless_stopped(stopping, parts.http.call(Call("GET", path, query)))
         except CursorExpired as error:
             oldest, head = str(error.params["oldest"]), str(error.params["head"])
-            cursor = None if cursor else oldest
-            inbox.resync(cursor)
+            cursor = resyncs.next(bool(cursor), oldest, head)
+            inbox.resync(cursor, head)
             hooks.call("resync", oldest=oldest, head=head)
+            if resyncs.is_at_head:
+                # A server that refuses this place too is not asked without a pause.
+                failures = await _pause(failures, stopping)
             continue
         except BlindpipeError as error:
             if not error.retryable:
                 raise
-            wait_ms = full_jitter(failures, FIRST_RETRY_MS, MAX_RETRY_MS)
-            await unless_stopped(stopping, asyncio.sleep(wait_ms / 1000))
-            failures += 1
+            failures = await _pause(failures, stopping)
             continue
-        failures = 0
         if page is None:
             break
+        failures = resyncs.count = 0
         if looks_back and page.data:
             inbox.replayed_to = page.data[-1]["seq"]
         looks_back = looks_back and len(page.data) == MAX_POLL_EVENTS
@@ -134,10 +161,18 @@ async def read_by_poll(
             # A page is small, and the next one is asked for when this one is handled.
             inbox.take(event, 0, False)
         await inbox.settled()
-        cursor = inbox.ackable or cursor or page.next_cursor
+        cursor = await inbox.ackable() or cursor or page.next_cursor
     await inbox.finish()
-    if inbox.ackable:
-        await _ack_by_rest(parts, inbox.ackable)
+    handled = await inbox.ackable()
+    if handled:
+        await _ack_by_rest(parts, handled)
+
+
+async def _pause(failures: int, stopping: asyncio.Event) -> int:
+    """Waits longer after each failure, and answers how many there are now."""
+    wait_ms = full_jitter(failures, FIRST_RETRY_MS, MAX_RETRY_MS)
+    await unless_stopped(stopping, asyncio.sleep(wait_ms / 1000))
+    return failures + 1
 
 
 async def unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
