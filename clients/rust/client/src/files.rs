@@ -1,6 +1,6 @@
 //! Files: sealed here, stored as ciphertext, opened here.
 
-use blindpipe_e2ee::{Secret, file, from_base64, to_base64};
+use blindpipe_e2ee::{Error::Malformed, Secret, file, from_base64, to_base64};
 use blindpipe_protocol::{
     files::{
         ConfirmUpload, ConfirmedUpload, RequestUpload, RequestedUpload, Sha256Hash, UploadedBytes,
@@ -69,27 +69,55 @@ pub(crate) async fn upload(
 
 /// The bytes of a file; nothing is given out before hash and last chunk are checked.
 pub(crate) async fn download(http: &Http, content: &Content) -> Result<Vec<u8>> {
-    let field = |name: &str| content.get(name).and_then(serde_json::Value::as_str);
-    let no_file = Error::Usage("this message is no file");
-    let (Some("file"), Some(object_key), Some(sha256), Some(key)) = (
-        field("type"),
-        field("object_key"),
-        field("sha256"),
-        field("key"),
-    ) else {
-        return Err(no_file);
-    };
-    let plain = |character: char| character.is_ascii_alphanumeric() || "._-/".contains(character);
-    if !object_key.chars().all(plain) || object_key.contains("..") {
-        return Err(no_file);
-    }
-    let sha256: Sha256Hash = sha256
-        .parse()
-        .map_err(|_| blindpipe_e2ee::Error::Malformed)?;
-    let key = from_base64(key)?.try_into();
-    let key = Secret::new(key.map_err(|_| blindpipe_e2ee::Error::Malformed)?);
-    let bytes = http
-        .bytes(Call::get(format!("/objects/{object_key}")))
-        .await?;
+    let Named { path, sha256, key } = named(content)?;
+    let bytes = http.bytes(Call::get(path)).await?;
     Ok(file::open(&bytes, &key, &sha256.0)?)
+}
+
+/// The file that a message names.
+struct Named {
+    path: String,
+    sha256: Sha256Hash,
+    key: Secret,
+}
+
+/// Another member wrote these fields: any other path would be another call of this principal.
+fn named(content: &Content) -> Result<Named> {
+    let field = |name: &str| content.get(name).and_then(serde_json::Value::as_str);
+    if field("type") != Some("file") {
+        return Err(Error::Usage("this message is no file"));
+    }
+    let is_plain = |path: &&str| {
+        let plain =
+            |character: char| character.is_ascii_alphanumeric() || "._-/".contains(character);
+        !path.is_empty() && path.chars().all(plain) && !path.contains("..")
+    };
+    let object_key = field("object_key").filter(is_plain).ok_or(Malformed)?;
+    let sha256 = field("sha256").and_then(|hash| hash.parse().ok());
+    let key = from_base64(field("key").ok_or(Malformed)?)?;
+    Ok(Named {
+        path: format!("/objects/{object_key}"),
+        sha256: sha256.ok_or(Malformed)?,
+        key: Secret::new(key.try_into().map_err(|_| Malformed)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_leads_to_its_file_and_nowhere_else() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../vectors/files.json")).expect("JSON");
+        let content =
+            |message: &serde_json::Value| message.as_object().cloned().expect("an object");
+        let named_one = named(&content(&vectors["message"])).expect("a file");
+        assert_eq!(named_one.path, "/objects/files/0192f0c1/blob-1_2.bin");
+        for message in vectors["messages_refused"].as_array().expect("a list") {
+            let refused = named(&content(message)).map(drop);
+            let reason = matches!(refused, Err(Error::Decrypt(Malformed)));
+            assert!(reason, "{message}: {refused:?}");
+        }
+    }
 }

@@ -190,11 +190,14 @@ pub fn seal_with_nonces(
 ///
 /// # Errors
 ///
-/// `wrong_key` for a wrong password, and if the backup is not of the keys that are shown for it;
-/// `unknown_version` and `malformed`.
+/// `wrong_key`, whatever is wrong: the password, the owner, or the backup itself.
 pub fn open(key: &BackupKey, owner: &BackupOwner<'_>, backup: &Backup) -> Result<Restored> {
-    let mut held = opened(key, owner, Role::A, &backup.backup_a)?;
-    let signing = opened(key, owner, Role::B, &backup.backup_b)?;
+    opened(key, owner, backup).map_err(|_| Error::WrongKey)
+}
+
+fn opened(key: &BackupKey, owner: &BackupOwner<'_>, backup: &Backup) -> Result<Restored> {
+    let mut held = opened_half(key, owner, Role::A, &backup.backup_a)?;
+    let signing = opened_half(key, owner, Role::B, &backup.backup_b)?;
     let (key_id, x25519) = held.remove(0);
     let keys = PrivateKeys::new(x25519, &signing[0].1);
     if keys.public() != owner.keys || key_id != keys.key_id() || signing[0].0 != key_id {
@@ -227,7 +230,7 @@ fn half(
 }
 
 /// The keys of one half, at least one.
-fn opened(
+fn opened_half(
     key: &BackupKey,
     owner: &BackupOwner<'_>,
     role: Role,
@@ -239,8 +242,7 @@ fn opened(
     }
     let nonce = at.take(12)?;
     let aad = associated(key, owner, role)?;
-    let plaintext = gcm_open(&*role_key(key, role), nonce, &aad, at.0);
-    let plaintext = plaintext.map_err(|_| Error::WrongKey)?;
+    let plaintext = gcm_open(&*role_key(key, role), nonce, &aad, at.0)?;
     let mut at = Reader(&plaintext);
     let count = usize::from(at.u8()?);
     if !(1..=MAX_BACKUP_KEYS).contains(&count) || at.0.len() != 48 * count {

@@ -5,11 +5,11 @@ use zeroize::Zeroizing;
 
 use crate::{
     Error, Result, Secret,
-    bytes::{TAG_BYTES, gcm_open, gcm_seal, hkdf, label, sha256},
+    bytes::{Reader, TAG_BYTES, gcm_open, gcm_seal, hkdf, label, sha256},
 };
 
 const MAGIC: &[u8; 4] = b"BPF1";
-const HEADER_BYTES: usize = 20;
+const SALT_BYTES: usize = 16;
 /// How much content is in a chunk that is not the last.
 pub const CHUNK_BYTES: usize = 65_536;
 
@@ -70,13 +70,11 @@ pub fn open(file: &[u8], key: &Secret, sha256_told: &[u8; 32]) -> Result<Vec<u8>
 ///
 /// As [`open`].
 pub fn open_chunks(file: &[u8], key: &Secret) -> Result<Vec<u8>> {
-    let (header, chunks) = file
-        .split_at_checked(HEADER_BYTES)
-        .ok_or(Error::Malformed)?;
-    let (magic, salt) = header.split_at(MAGIC.len());
-    if magic != MAGIC {
+    let mut at = Reader(file);
+    if at.array()? != *MAGIC {
         return Err(Error::UnknownVersion);
     }
+    let (salt, chunks) = (at.take(SALT_BYTES)?, at.0);
     let file_key = file_key(key, salt);
     let mut content = Vec::with_capacity(chunks.len());
     let last = chunks.len().saturating_sub(1) / (CHUNK_BYTES + TAG_BYTES);

@@ -49,7 +49,9 @@ impl Client {
     /// As [`Self::confirm`].
     pub fn link(&self, agent_id: AgentId, key: KeyId) -> Result<Vec<Notice>> {
         let agent = principal(Principal::Agent(agent_id));
-        let notices = self.session()?.trust.lock().link(agent, key);
+        let session = self.session()?;
+        let now = session.clock.now_ms();
+        let notices = session.trust.lock().link(agent, key, now);
         self.save()?;
         Ok(notices)
     }

@@ -165,7 +165,8 @@ impl Client {
         key: &DirectoryKey,
     ) -> Result<Vec<u8>> {
         let owner = principal(to);
-        let given = entry.room.give(&session.trust.lock(), owner, key);
+        let now = session.clock.now_ms();
+        let given = entry.room.give(&session.trust.lock(), owner, key, now);
         if let Given::Nothing(kind) = given {
             let notice = Notice {
                 kind,

@@ -103,14 +103,16 @@ impl Session {
 
     /// The tap: a person takes the key for that principal's.
     pub(crate) fn confirm(&self, of: Principal, key: KeyId) -> bool {
-        let done = self.trust.lock().confirm(principal(of), key);
+        let now = self.clock.now_ms();
+        let done = self.trust.lock().confirm(principal(of), key, now);
         self.reconsider(principal(of));
         done
     }
 
     /// People compared the key.
     pub(crate) fn verify(&self, of: Principal, key: KeyId) -> bool {
-        let done = self.trust.lock().verify(principal(of), key);
+        let now = self.clock.now_ms();
+        let done = self.trust.lock().verify(principal(of), key, now);
         self.reconsider(principal(of));
         done
     }

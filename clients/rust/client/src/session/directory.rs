@@ -42,7 +42,7 @@ impl Session {
                 let current = holder.devices.iter().filter(|key| key.retired_at.is_none());
                 recipients.push(Recipient {
                     principal: holder.principal_id,
-                    keys: current.map(|key| self.directory_key(key)).collect(),
+                    keys: current.map(directory_key).collect(),
                 });
             }
             cursor = page.next_cursor;
@@ -86,7 +86,7 @@ impl Session {
             Err(error) if is_missing(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let keys: Vec<_> = keys.iter().map(|key| self.directory_key(key)).collect();
+        let keys: Vec<_> = keys.iter().map(directory_key).collect();
         self.pin(who, &keys);
         Ok(())
     }
@@ -99,37 +99,37 @@ impl Session {
     }
 
     fn pin_holder(&self, holder: &KeyHolder) {
-        let keys = holder.devices.iter().map(|key| self.directory_key(key));
+        let keys = holder.devices.iter().map(directory_key);
         self.pin(holder.principal_id, &keys.collect::<Vec<_>>());
     }
 
     pub(crate) fn pin(&self, of: Principal, keys: &[DirectoryKey]) {
-        let notices: Vec<Notice> = self.trust.lock().directory(principal(of), keys);
+        let now = self.clock.now_ms();
+        let notices: Vec<Notice> = self.trust.lock().directory(principal(of), keys, now);
         self.mark_dirty();
         for notice in notices {
             self.keys_changed(notice.about);
             self.tell(&[notice], None);
         }
     }
+}
 
-    fn directory_key(&self, shown: &PublicKeys) -> DirectoryKey {
-        let retired_at = shown.retired_at.map(unix_ms);
-        let introduction = shown.introduction.as_ref().and_then(|by| {
-            Some(Introduction {
-                by: unhex(&by.by_key_id.0)?,
-                signature: by.signature.0.as_slice().try_into().ok()?,
-            })
-        });
-        DirectoryKey {
-            device_id: shown.device_id.clone(),
-            public_key: key32(&shown.public_key),
-            signing_public_key: key32(&shown.signing_public_key),
-            schemes: shown.schemes.clone(),
-            introduction,
-            // The end of a replaced key's grace may lie ahead; until then it signs.
-            retired: retired_at.is_some_and(|at| at <= self.clock.now_ms()),
-            retired_at,
-        }
+fn directory_key(shown: &PublicKeys) -> DirectoryKey {
+    let introduction = shown.introduction.as_ref().and_then(|by| {
+        Some(Introduction {
+            by: unhex(&by.by_key_id.0)?,
+            signature: by.signature.0.as_slice().try_into().ok()?,
+        })
+    });
+    DirectoryKey {
+        device_id: shown.device_id.clone(),
+        public_key: key32(&shown.public_key),
+        signing_public_key: key32(&shown.signing_public_key),
+        schemes: shown.schemes.clone(),
+        introduction,
+        retired: false,
+        // The end of a replaced key's grace may lie ahead; until then it signs.
+        retired_at: shown.retired_at.map(unix_ms),
     }
 }
 

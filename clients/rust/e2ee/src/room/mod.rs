@@ -15,7 +15,7 @@ pub use self::{
 };
 use crate::{
     EpochKey, Error, Id, Principal, Sid,
-    trust::{DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust},
+    trust::{DirectoryKey, Notice, NoticeKind, Standing, Trust},
     wrap::{self, OpeningKey, Wrap},
 };
 
@@ -201,7 +201,8 @@ impl Room {
         self.encrypted = true;
         let pin = trusted(opened.rotator, opened.rotator_key);
         let signed = pin.filter(|pin| opened.verify(&pin.keys).is_ok());
-        let may_seal = signed.is_some_and(Pin::is_accepted) && self.is_member(opened.rotator);
+        let may_seal =
+            signed.is_some_and(|pin| pin.is_accepted(now)) && self.is_member(opened.rotator);
         let newest = signed.is_some() && self.becomes_newest(&opened, now);
         if newest {
             self.newest_is(&opened, may_seal);
@@ -303,7 +304,7 @@ impl Room {
 
     /// The shares of a rotation, for the recipients that the server lists.
     #[must_use]
-    pub fn give(&self, trust: &Trust, to: Principal, key: &DirectoryKey) -> Given {
+    pub fn give(&self, trust: &Trust, to: Principal, key: &DirectoryKey, now: u64) -> Given {
         let members = self.members.as_ref();
         let Some(visibility) = members.and_then(|members| members.get(&to)) else {
             return Given::Nothing(NoticeKind::NotMember);
@@ -313,9 +314,9 @@ impl Room {
             return Given::Nothing(NoticeKind::UnusableKey);
         };
         match (trust.pin(to, keys.key_id()), visibility) {
-            (Some(pin), _) if pin.retired => Given::Nothing(NoticeKind::RetiredKey),
-            (Some(pin), Visibility::All) if pin.is_accepted() => Given::Secret,
-            (Some(pin), Visibility::Addressed) if pin.is_accepted() => Given::Lane,
+            (Some(pin), _) if pin.is_retired(now) => Given::Nothing(NoticeKind::RetiredKey),
+            (Some(pin), Visibility::All) if pin.is_accepted(now) => Given::Secret,
+            (Some(pin), Visibility::Addressed) if pin.is_accepted(now) => Given::Lane,
             _ => Given::Nothing(NoticeKind::WaitingKey),
         }
     }

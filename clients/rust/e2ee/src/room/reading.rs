@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{DAY_MS, Incoming, MINUTE_MS, Refusal, Room, Shown, Taken};
 use crate::{
-    Error, Id, KeyId, Principal,
+    Error, Id, Principal,
     envelope::{self, Header, Place},
     from_base64,
     trust::{Notice, NoticeKind, Pin, Standing, Trust},
@@ -80,7 +80,7 @@ impl Room {
         self.encrypted = true;
         trust.heard(sender);
         let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
-        let mut notices = self.judge(trust.me(), pin, incoming, key)?;
+        let mut notices = self.judge(trust.me(), pin, incoming, now)?;
         if self.is_stale(trust.me(), incoming, opened.time, now) {
             return Err(Error::Stale.into());
         }
@@ -104,14 +104,15 @@ impl Room {
         me: Principal,
         pin: &Pin,
         incoming: &Incoming<'_>,
-        key: KeyId,
+        now: u64,
     ) -> Result<Vec<Notice>, Refusal> {
-        let sender = incoming.sender;
+        let (sender, key) = (incoming.sender, pin.keys.key_id());
+        let is_retired = pin.is_retired(now);
         let mut notices = Vec::new();
         if pin.standing == Standing::Waiting {
             notices.push(NoticeKind::WaitingKey.of(sender, Some(key)));
         }
-        if pin.retired {
+        if is_retired {
             notices.push(NoticeKind::RetiredKey.of(sender, Some(key)));
         }
         if !self.is_member(sender) {
@@ -120,7 +121,7 @@ impl Room {
         let message = matches!(incoming.place, Place::Message { .. });
         // A message that the server stored before the key left came in time.
         let in_time = pin.retired_at.is_some_and(|at| incoming.created_at <= at);
-        let error = if pin.retired && incoming.live && !in_time {
+        let error = if is_retired && incoming.live && !in_time {
             Error::RetiredKey
         } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
             Error::UnknownSenderKey

@@ -1,9 +1,11 @@
 //! Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired.
 
+mod notice;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use self::notice::{Notice, NoticeKind};
 use crate::{KeyId, Principal, PublicKeys, keys::verify_introduction};
 
 /// The treatment of a principal's first key.
@@ -50,8 +52,9 @@ pub struct Pin {
     pub keys: PublicKeys,
     pub device_id: Option<String>,
     pub standing: Standing,
+    /// It left the directory, as far as this client has read. See [`Self::is_retired`].
     pub retired: bool,
-    /// The server's time of its leaving, Unix milliseconds; none if it was not told.
+    /// The server's time of its end, Unix milliseconds, which may lie ahead; none if it was not told.
     pub retired_at: Option<u64>,
     pub introduced_by: Option<KeyId>,
     /// It was known before this start of the program.
@@ -59,10 +62,36 @@ pub struct Pin {
 }
 
 impl Pin {
+    /// Whether it left the directory, or its end has passed since.
+    #[must_use]
+    pub fn is_retired(&self, now: u64) -> bool {
+        self.retired || has_passed(self.retired_at, now)
+    }
+
     /// Whether something new may be wrapped for it and believed from it.
     #[must_use]
-    pub fn is_accepted(&self) -> bool {
-        !self.retired && self.standing > Standing::Waiting
+    pub fn is_accepted(&self, now: u64) -> bool {
+        !self.is_retired(now) && self.standing > Standing::Waiting
+    }
+
+    /// Takes over what the directory says; the answer is what a person is to be told.
+    fn read(&mut self, shown: Option<&DirectoryKey>, now: u64) -> Option<NoticeKind> {
+        let is_shown = shown.is_some_and(|key| !key.is_retired(now));
+        let notice = match (self.is_retired(now), is_shown) {
+            (true, true) => Some(NoticeKind::ReturnedKey),
+            (false, true) => None,
+            (_, false) => (!self.retired).then_some(NoticeKind::RetiredKey),
+        };
+        self.retired = self.is_retired(now) || !is_shown;
+        let told = shown.and_then(|key| key.retired_at);
+        // A key that has left lets nothing in by an end that lies ahead.
+        self.retired_at = if self.retired {
+            let passed = |at: &u64| *at <= now;
+            told.filter(passed).or(self.retired_at.filter(passed))
+        } else {
+            told
+        };
+        notice
     }
 }
 
@@ -74,9 +103,16 @@ pub struct DirectoryKey {
     pub signing_public_key: [u8; 32],
     pub schemes: Vec<String>,
     pub introduction: Option<Introduction>,
+    /// It has left, also if no time of that is told.
     pub retired: bool,
-    /// Since when, Unix milliseconds by the server's clock.
+    /// Its end, Unix milliseconds by the server's clock; it may lie ahead.
     pub retired_at: Option<u64>,
+}
+
+impl DirectoryKey {
+    fn is_retired(&self, now: u64) -> bool {
+        self.retired || has_passed(self.retired_at, now)
+    }
 }
 
 /// The signer of a new key.
@@ -84,81 +120,6 @@ pub struct DirectoryKey {
 pub struct Introduction {
     pub by: KeyId,
     pub signature: [u8; 64],
-}
-
-/// The notices for a person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Notice {
-    pub kind: NoticeKind,
-    pub about: Principal,
-    pub key: Option<KeyId>,
-}
-
-/// The kinds of notices. Their names are the same in every language.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NoticeKind {
-    /// A key of somebody already known, signed by an accepted one.
-    IntroducedKey,
-    /// A key waits for a tap.
-    WaitingKey,
-    /// A key of small order: no key.
-    UnusableKey,
-    /// A key left the directory.
-    RetiredKey,
-    /// A retired key is shown again.
-    ReturnedKey,
-    /// A key on this person's own list that this person did not add: an alarm.
-    OwnListKey,
-    /// The key of the link is retired, and nothing leads from it to the present one.
-    LinkRetired,
-    MemberAdded,
-    MemberRemoved,
-    /// An agent sees all from now on.
-    AgentSeesAll,
-    /// The sender is no member as the person is shown.
-    NotMember,
-    /// The rotator names another secret before than the one held.
-    OtherSecretBefore,
-    /// A message of the current epoch is under a secret that was not given to this reader.
-    OtherSecret,
-    /// The signed time is more than 5 minutes from the server's.
-    OtherTime,
-    /// It came in clear: anybody on the way may have written it.
-    NotEncrypted,
-    /// It names a message that it does not prove to answer: no quote is shown.
-    NoQuote,
-}
-
-impl NoticeKind {
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::IntroducedKey => "introduced_key",
-            Self::WaitingKey => "waiting_key",
-            Self::UnusableKey => "unusable_key",
-            Self::RetiredKey => "retired_key",
-            Self::ReturnedKey => "returned_key",
-            Self::OwnListKey => "own_list_key",
-            Self::LinkRetired => "link_retired",
-            Self::MemberAdded => "member_added",
-            Self::MemberRemoved => "member_removed",
-            Self::AgentSeesAll => "agent_sees_all",
-            Self::NotMember => "not_member",
-            Self::OtherSecretBefore => "other_secret_before",
-            Self::OtherSecret => "other_secret",
-            Self::OtherTime => "other_time",
-            Self::NotEncrypted => "not_encrypted",
-            Self::NoQuote => "no_quote",
-        }
-    }
-
-    pub(crate) const fn of(self, about: Principal, key: Option<KeyId>) -> Notice {
-        Notice {
-            kind: self,
-            about,
-            key,
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -221,7 +182,7 @@ impl Trust {
     }
 
     /// Takes in the directory's list of one principal's keys.
-    pub fn directory(&mut self, of: Principal, list: &[DirectoryKey]) -> Vec<Notice> {
+    pub fn directory(&mut self, of: Principal, list: &[DirectoryKey], now: u64) -> Vec<Notice> {
         let mut notices = Vec::new();
         let mut listed = Vec::new();
         for key in list {
@@ -231,11 +192,11 @@ impl Trust {
             }
         }
         let first_contact = self.pins.get(&of).is_none_or(|pins| pins.keys.is_empty());
-        self.retire(of, &listed, &mut notices);
-        self.pin_first(of, &listed, first_contact);
-        self.introduce(of, &listed, &mut notices);
-        self.pin_waiting(of, &listed, &mut notices);
-        if !listed.is_empty() && !self.verify_linked(of) {
+        self.retire(of, &listed, now, &mut notices);
+        self.pin_first(of, &listed, first_contact, now);
+        self.introduce(of, &listed, now, &mut notices);
+        self.pin_waiting(of, &listed, now, &mut notices);
+        if !listed.is_empty() && !self.verify_linked(of, now) {
             let linked = self.pins.get_mut(&of).and_then(|pins| pins.linked.take());
             notices.extend(linked.map(|key| NoticeKind::LinkRetired.of(of, Some(key))));
         }
@@ -250,24 +211,23 @@ impl Trust {
     }
 
     /// Marks keys that left the list. A key that comes back stays retired until a tap.
-    fn retire(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
+    fn retire(
+        &mut self,
+        of: Principal,
+        listed: &[Listed<'_>],
+        now: u64,
+        notices: &mut Vec<Notice>,
+    ) {
         let pins = self.pins.entry(of).or_default();
         for (key_id, pin) in &mut pins.keys {
             let here = listed.iter().find(|(id, ..)| id == key_id);
-            match (pin.retired, here.is_some_and(|(_, _, key)| !key.retired)) {
-                (false, false) => {
-                    pin.retired = true;
-                    pin.retired_at = here.and_then(|(_, _, key)| key.retired_at);
-                    notices.push(NoticeKind::RetiredKey.of(of, Some(*key_id)));
-                }
-                (true, true) => notices.push(NoticeKind::ReturnedKey.of(of, Some(*key_id))),
-                _ => {}
-            }
+            let notice = pin.read(here.map(|(_, _, key)| *key), now);
+            notices.extend(notice.map(|kind| kind.of(of, Some(*key_id))));
         }
     }
 
     /// Pins what is accepted at once: one's own keys, and first keys unless the policy is strict.
-    fn pin_first(&mut self, of: Principal, listed: &[Listed<'_>], first_contact: bool) {
+    fn pin_first(&mut self, of: Principal, listed: &[Listed<'_>], first_contact: bool, now: u64) {
         let mine = of == self.me;
         for (key_id, keys, key) in listed {
             let standing = match (mine, first_contact && self.policy == Policy::Tofu) {
@@ -278,13 +238,20 @@ impl Trust {
             let pins = self.pins.entry(of).or_default();
             pins.keys
                 .entry(*key_id)
-                .or_insert_with(|| new_pin(keys, key, standing));
+                .or_insert_with(|| new_pin(keys, key, standing, now));
         }
     }
 
     /// Accepts every key that an accepted one introduced; such a key may introduce the next.
-    fn introduce(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
-        while let Some((key_id, pin)) = listed.iter().find_map(|one| self.introduced(of, one)) {
+    fn introduce(
+        &mut self,
+        of: Principal,
+        listed: &[Listed<'_>],
+        now: u64,
+        notices: &mut Vec<Notice>,
+    ) {
+        let next = |trust: &Self| listed.iter().find_map(|one| trust.introduced(of, one, now));
+        while let Some((key_id, pin)) = next(self) {
             let before = self.pins.entry(of).or_default().keys.insert(key_id, pin);
             if before.is_none_or(|pin| pin.standing == Standing::Waiting) {
                 notices.push(NoticeKind::IntroducedKey.of(of, Some(key_id)));
@@ -293,16 +260,17 @@ impl Trust {
     }
 
     /// The pin of a key whose introduction counts and was not counted yet.
-    fn introduced(&self, of: Principal, listed: &Listed<'_>) -> Option<(KeyId, Pin)> {
+    fn introduced(&self, of: Principal, listed: &Listed<'_>, now: u64) -> Option<(KeyId, Pin)> {
         let (key_id, keys, key) = listed;
         let introduction = key.introduction?;
         let before = self.pin(of, *key_id);
-        if key.retired || before.is_some_and(|pin| pin.retired || pin.introduced_by.is_some()) {
+        let counted = |pin: &Pin| pin.is_retired(now) || pin.introduced_by.is_some();
+        if key.is_retired(now) || before.is_some_and(counted) {
             return None;
         }
         let by = self
             .pin(of, introduction.by)
-            .filter(|pin| pin.is_accepted())?;
+            .filter(|pin| pin.is_accepted(now))?;
         let device = key.device_id.as_deref();
         verify_introduction(&by.keys, of, device, keys, &introduction.signature).ok()?;
         let earned = match by.standing {
@@ -310,20 +278,26 @@ impl Trust {
             _ => Standing::Introduced,
         };
         let standing = before.map_or(earned, |pin| pin.standing.max(earned));
-        let mut pin = new_pin(keys, key, standing);
+        let mut pin = new_pin(keys, key, standing, now);
         pin.introduced_by = Some(introduction.by);
         Some((*key_id, pin))
     }
 
     /// Keys that are not accepted wait. On one's own list such a key is an alarm, each time.
-    fn pin_waiting(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
+    fn pin_waiting(
+        &mut self,
+        of: Principal,
+        listed: &[Listed<'_>],
+        now: u64,
+        notices: &mut Vec<Notice>,
+    ) {
         let mine = of == self.me;
         for (key_id, keys, key) in listed {
             let pins = self.pins.entry(of).or_default();
             let is_new = !pins.keys.contains_key(key_id);
             let pin = pins.keys.entry(*key_id);
-            let pin = pin.or_insert_with(|| new_pin(keys, key, Standing::Waiting));
-            if pin.standing != Standing::Waiting || pin.retired {
+            let pin = pin.or_insert_with(|| new_pin(keys, key, Standing::Waiting, now));
+            if pin.standing != Standing::Waiting || pin.is_retired(now) {
                 continue;
             }
             if mine {
@@ -335,7 +309,7 @@ impl Trust {
     }
 
     /// A person's tap: the key is accepted, and comes back if it was retired.
-    pub fn confirm(&mut self, of: Principal, key: KeyId) -> bool {
+    pub fn confirm(&mut self, of: Principal, key: KeyId, now: u64) -> bool {
         let pin = self
             .pins
             .get_mut(&of)
@@ -343,15 +317,16 @@ impl Trust {
         let Some(pin) = pin else { return false };
         pin.standing = pin.standing.max(Standing::Known);
         pin.retired = false;
+        pin.retired_at = pin.retired_at.filter(|at| *at > now);
         true
     }
 
     /// People compared the key. Keys that it introduced are verified with it.
-    pub fn verify(&mut self, of: Principal, key: KeyId) -> bool {
+    pub fn verify(&mut self, of: Principal, key: KeyId, now: u64) -> bool {
         let Some(pins) = self.pins.get_mut(&of) else {
             return false;
         };
-        match pins.keys.get_mut(&key).filter(|pin| !pin.retired) {
+        match pins.keys.get_mut(&key).filter(|pin| !pin.is_retired(now)) {
             Some(pin) => pin.standing = Standing::Verified,
             None => return false,
         }
@@ -360,11 +335,11 @@ impl Trust {
     }
 
     /// Follows an agent's link, which names its key. Before the first contact it is remembered.
-    pub fn link(&mut self, agent: Principal, key: KeyId) -> Vec<Notice> {
+    pub fn link(&mut self, agent: Principal, key: KeyId, now: u64) -> Vec<Notice> {
         let pins = self.pins.entry(agent).or_default();
         pins.speaks_bp1 = true;
         pins.linked = Some(key);
-        if pins.keys.is_empty() || self.verify_linked(agent) {
+        if pins.keys.is_empty() || self.verify_linked(agent, now) {
             return Vec::new();
         }
         self.pins.entry(agent).or_default().linked = None;
@@ -372,19 +347,22 @@ impl Trust {
     }
 
     /// Verifies the key of the link, or the present one that introductions lead to from it.
-    fn verify_linked(&mut self, of: Principal) -> bool {
+    fn verify_linked(&mut self, of: Principal, now: u64) -> bool {
         let Some(pins) = self.pins.get_mut(&of) else {
             return false;
         };
         let Some(linked) = pins.linked.filter(|key| pins.keys.contains_key(key)) else {
             return false;
         };
-        let present = pins.keys.get_mut(&linked).filter(|pin| !pin.retired);
+        let present = pins
+            .keys
+            .get_mut(&linked)
+            .filter(|pin| !pin.is_retired(now));
         if let Some(pin) = present {
             pin.standing = Standing::Verified;
         }
         spread(pins, linked);
-        let verified = |pin: &Pin| pin.standing == Standing::Verified && !pin.retired;
+        let verified = |pin: &Pin| pin.standing == Standing::Verified && !pin.is_retired(now);
         let found = pins.keys.values().any(verified);
         pins.linked = pins.linked.filter(|_| !found);
         found
@@ -394,12 +372,16 @@ impl Trust {
 /// A usable key of the directory.
 type Listed<'a> = (KeyId, PublicKeys, &'a DirectoryKey);
 
-fn new_pin(keys: &PublicKeys, key: &DirectoryKey, standing: Standing) -> Pin {
+fn has_passed(end: Option<u64>, now: u64) -> bool {
+    end.is_some_and(|end| end <= now)
+}
+
+fn new_pin(keys: &PublicKeys, key: &DirectoryKey, standing: Standing, now: u64) -> Pin {
     Pin {
         keys: *keys,
         device_id: key.device_id.clone(),
         standing,
-        retired: key.retired,
+        retired: key.is_retired(now),
         retired_at: key.retired_at,
         introduced_by: None,
         stored: false,

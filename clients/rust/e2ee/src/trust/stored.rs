@@ -124,8 +124,8 @@ mod tests {
             retired_at: None,
         };
         let mut first = Trust::new(me, Policy::Tofu, []);
-        first.directory(other, &[listed]);
-        assert!(first.verify(other, keys.key_id()));
+        first.directory(other, &[listed], 1);
+        assert!(first.verify(other, keys.key_id(), 1));
         let second = Trust::restore(me, Policy::Tofu, [], &first.store()).expect("a store");
         let pin = second.pin(other, keys.key_id()).expect("a pin");
         assert!(pin.stored && pin.standing == Standing::Verified);

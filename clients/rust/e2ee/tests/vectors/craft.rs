@@ -29,6 +29,15 @@ pub struct Craft<'a> {
     pub salt: [u8; 16],
 }
 
+/// The inputs of the last step, which encrypts the plaintext.
+pub struct Parts {
+    pub header: Vec<u8>,
+    pub key: Vec<u8>,
+    pub nonce: Vec<u8>,
+    pub aad: Vec<u8>,
+    pub plaintext: Vec<u8>,
+}
+
 /// Agents with the message key that each slot gives; none gives the right one.
 pub type Slots<'a> = &'a [(Secret, [u8; 16], Option<[u8; 32]>)];
 
@@ -55,6 +64,12 @@ impl Craft<'_> {
     }
 
     pub fn seal(&self) -> Vec<u8> {
+        let parts = self.parts();
+        let sealed = gcm(&parts.key, &parts.nonce, &parts.aad, &parts.plaintext);
+        [parts.header, sealed].concat()
+    }
+
+    pub fn parts(&self) -> Parts {
         let message: [u8; 32] = derive(self.lane_secret.expose(), &self.salt, "message");
         let keys: [u8; 76] = derive(&message, &[], "content");
         let mut header = vec![1, self.kind, self.lane, self.slots.len() as u8];
@@ -78,8 +93,13 @@ impl Craft<'_> {
         let context = self.place.context().expect("a context");
         let sender = self.sender.to_bytes();
         let aad = [&label("aad"), &header, &CONVERSATION[..], &sender, &context].concat();
-        let plaintext = self.plaintext(&aad);
-        [header, gcm(&keys[..32], &keys[32..44], &aad, &plaintext)].concat()
+        Parts {
+            plaintext: self.plaintext(&aad),
+            key: keys[..32].to_vec(),
+            nonce: keys[32..44].to_vec(),
+            header,
+            aad,
+        }
     }
 
     fn plaintext(&self, aad: &[u8]) -> Vec<u8> {
@@ -106,7 +126,7 @@ fn derive<const N: usize>(ikm: &[u8], salt: &[u8], name: &str) -> [u8; N] {
     out
 }
 
-fn gcm(key: &[u8], nonce: &[u8], aad: &[u8], msg: &[u8]) -> Vec<u8> {
+pub fn gcm(key: &[u8], nonce: &[u8], aad: &[u8], msg: &[u8]) -> Vec<u8> {
     let nonce: [u8; 12] = nonce.try_into().expect("12 bytes");
     let cipher = Aes256Gcm::new_from_slice(key).expect("32 bytes");
     cipher

@@ -76,28 +76,31 @@ impl Machine {
     }
 
     fn trust_step(&mut self, event: &Value) -> Value {
-        let of = principal(event, "of");
+        let (of, now) = (principal(event, "of"), clock(event));
         match text(event, "do").as_str() {
             "directory" => {
                 let list: Vec<_> = items(&event["keys"]).map(directory_key).collect();
-                let told = self.trust.directory(of, &list);
+                let told = self.trust.directory(of, &list, now);
                 if !told.is_empty() {
                     self.room.keys_changed(of);
                 }
                 json!({"notices": notices(&told)})
             }
             "confirm" => {
-                let done = self.trust.confirm(of, array(event, "key"));
+                let done = self.trust.confirm(of, array(event, "key"), now);
                 self.room.keys_changed(of);
                 json!({"done": done})
             }
-            "verify" => json!({"done": self.trust.verify(of, array(event, "key"))}),
-            "link" => json!({"notices": notices(&self.trust.link(of, array(event, "key")))}),
+            "verify" => json!({"done": self.trust.verify(of, array(event, "key"), now)}),
+            "link" => {
+                let told = self.trust.link(of, array(event, "key"), now);
+                json!({"notices": notices(&told)})
+            }
             _ => {
                 let pin = self.trust.pin(of, array(event, "key"));
                 json!({
                     "standing": pin.map(|pin| pin.standing.name()),
-                    "retired": pin.is_some_and(|pin| pin.retired),
+                    "retired": pin.is_some_and(|pin| pin.is_retired(now)),
                     "speaks_bp1": self.trust.speaks_bp1(of),
                 })
             }
@@ -139,7 +142,8 @@ impl Machine {
             }
             "give" => {
                 let key = directory_key(&event["key"]);
-                match self.room.give(&self.trust, principal(event, "of"), &key) {
+                let of = principal(event, "of");
+                match self.room.give(&self.trust, of, &key, clock(event)) {
                     Given::Secret => json!({"given": "secret"}),
                     Given::Lane => json!({"given": "lane"}),
                     Given::Nothing(why) => json!({"given": "nothing", "because": why.name()}),
@@ -239,6 +243,11 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
+/// Without a time, no key here has an end.
+fn clock(event: &Value) -> u64 {
+    event["now"].as_u64().unwrap_or_default()
+}
+
 fn epoch(value: &Value) -> Option<u32> {
     value
         .as_u64()
@@ -286,7 +295,7 @@ fn directory_key(key: &Value) -> DirectoryKey {
             signature: array(introduction, "signature"),
         }),
         retired: key["retired"] == true,
-        retired_at: None,
+        retired_at: key["retired_at"].as_u64(),
     }
 }
 

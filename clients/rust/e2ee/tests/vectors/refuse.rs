@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, env};
 
 use blindpipe_e2ee::{
-    Error, Principal,
+    EpochKey, Error, Principal,
     envelope::{self, Draft, Place, View},
     wrap::{self, Recipient, Rotation},
 };
@@ -86,7 +86,8 @@ fn expect(ranges: &[Value], expected: &[(u64, u64, &str)]) {
     }
 }
 
-fn envelope_row() -> Value {
+/// One envelope with a slot, opened with the epoch's secret, or by the slot.
+fn envelope_row(reader: &EpochKey, expected: &[(u64, u64, &str)]) -> Value {
     let (key, keys) = (cast::epoch_key(), cast::device());
     let place = Place::Message {
         client_message_id: MESSAGE,
@@ -109,27 +110,22 @@ fn envelope_row() -> Value {
             CONVERSATION,
             AS_USER,
             &place,
-            |epoch, sid| (epoch == EPOCH && sid == key.sid()).then_some(&key),
+            |epoch, sid| (epoch == EPOCH && sid == reader.sid()).then_some(reader),
             |id| (id == keys.key_id()).then_some(*keys.public()),
         );
         opened.expect_err("refused")
     };
     let ranges = ranges(&rows(&sealed, sealed.len(), open));
-    let end = sealed.len() as u64;
-    let expected = [
-        (0, 1, "unknown_version"),
-        (1, 2, "unknown_kind"),
-        (2, 3, "malformed"),
-        (4, 24, "no_epoch_key"),
-        (24, 40, "bad_ciphertext"),
-        (40, 88, "wrong_key"),
-        (88, end, "bad_ciphertext"),
-    ];
-    expect(&ranges, &expected);
+    expect(&ranges, expected);
+    expect(&ranges, &[(152, sealed.len() as u64, "bad_ciphertext")]);
+    let lane = reader.lane_agent();
     json!({
         "conversation": hex(CONVERSATION),
         "epoch": EPOCH,
-        "secret": hex([9; 32]),
+        "secret": lane.is_none().then(|| hex(reader.secret().expose())),
+        "lane_agent": lane.map(hex),
+        "lane_secret": lane.map(|_| hex(reader.secret().expose())),
+        "sid": hex(reader.sid()),
         "sender": hex(AS_USER.to_bytes()),
         "public_key": hex(keys.public().public_key()),
         "signing_public_key": hex(keys.public().signing_public_key()),
@@ -182,8 +178,23 @@ fn wrap_row() -> Value {
 
 #[test]
 fn refuse() {
-    hold(
-        "refuse.json",
-        &json!({"envelope": envelope_row(), "wrap": wrap_row()}),
-    );
+    let header = [
+        (0, 1, "unknown_version"),
+        (1, 2, "unknown_kind"),
+        (2, 3, "malformed"),
+        (4, 24, "no_epoch_key"),
+        (24, 40, "bad_ciphertext"),
+    ];
+    let by_secret = [(40, 88, "wrong_key"), (88, 152, "bad_ciphertext")];
+    let by_slot = [
+        (40, 88, "bad_ciphertext"),
+        (88, 104, "no_epoch_key"),
+        (104, 152, "bad_ciphertext"),
+    ];
+    let rows = json!({
+        "envelope": envelope_row(&cast::epoch_key(), &[&header[..], &by_secret].concat()),
+        "envelope_by_slot": envelope_row(&cast::lane_key(), &[&header[..], &by_slot].concat()),
+        "wrap": wrap_row(),
+    });
+    hold("refuse.json", &rows);
 }

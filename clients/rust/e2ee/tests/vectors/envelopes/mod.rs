@@ -1,5 +1,6 @@
 //! Envelopes, and what is refused.
 
+mod large;
 mod refused;
 
 use blindpipe_e2ee::{
@@ -222,6 +223,7 @@ fn envelopes() {
         "lane_secret": hex(cast::lane_key().secret().expose()),
         "cases": cases,
         "digests": [request],
+        "large": large::all(),
         "refused": refused::all(),
     });
     hold("envelopes.json", &made);

@@ -2,6 +2,7 @@
 //! written by hand; the interpreter runs them.
 
 mod consent;
+mod ends;
 mod epochs;
 mod messages;
 mod trust;
@@ -46,6 +47,8 @@ struct Case {
     steps: Vec<Value>,
     machine: Machine,
     seed: u64,
+    /// The client's clock, where it matters to a key's end.
+    clock: Option<u64>,
 }
 
 impl Case {
@@ -72,6 +75,7 @@ impl Case {
             steps: Vec::new(),
             machine,
             seed: 0,
+            clock: None,
         }
     }
 
@@ -102,7 +106,10 @@ impl Case {
         self.members(&[AS_USER, BOB, AS_AGENT], &[]);
     }
 
-    fn step(&mut self, event: Value, expect: Value) {
+    fn step(&mut self, mut event: Value, expect: Value) {
+        if let Some(now) = self.clock.filter(|_| event["of"].is_string()) {
+            event["now"] = now.into();
+        }
         let given = self.machine.step(&event);
         assert_eq!(
             given,
@@ -275,6 +282,11 @@ fn retired(mut key: Value) -> Value {
     key
 }
 
+fn ends(mut key: Value, at: u64) -> Value {
+    key["retired_at"] = at.into();
+    key
+}
+
 /// An envelope, or a clear payload, that comes to the client.
 struct Sent {
     sender: Principal,
@@ -381,6 +393,7 @@ fn ready(mut case: Case) -> Case {
 fn states() {
     let cases = [
         trust::cases(),
+        ends::cases(),
         epochs::cases(),
         messages::cases(),
         consent::cases(),
