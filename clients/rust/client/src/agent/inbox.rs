@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -11,7 +11,7 @@ use std::{
 use blindpipe_protocol::{cursor::Cursor, tool_calls::ToolCallOutcome};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -19,12 +19,10 @@ use super::{
     dispatcher::{Dispatcher, Turn},
     handlers::Handlers,
 };
-use crate::{Error, InboxEvent, Result, hooks::Hook};
+use crate::{Error, InboxEvent, Result, hooks::Hook, transport::Load};
 
 const ACK_INTERVAL: Duration = Duration::from_millis(200);
 const STOP_GRACE: Duration = Duration::from_secs(25);
-const MAX_PENDING_EVENTS: usize = 2_000;
-const RESUME_BELOW_EVENTS: usize = 200;
 
 /// How an inbox is worked on.
 #[derive(Clone, Debug)]
@@ -50,10 +48,8 @@ pub(super) struct Inbox {
     taken: tokio::sync::Mutex<mpsc::UnboundedReceiver<(InboxEvent, bool)>>,
     dispatcher: Mutex<Dispatcher>,
     changed: Notify,
-    /// Events taken in that are not in the dispatcher yet.
-    entering: AtomicUsize,
-    /// The number of events that wait or are being handled.
-    pending: watch::Sender<usize>,
+    /// The events that wait or are being handled.
+    load: Load,
     /// The cursor of the last event taken in.
     received: Mutex<Option<Cursor>>,
     /// The history that cursors belong to.
@@ -84,8 +80,7 @@ impl Inbox {
             taken: tokio::sync::Mutex::new(taken),
             dispatcher: Mutex::default(),
             changed: Notify::new(),
-            entering: AtomicUsize::default(),
-            pending: watch::channel(0).0,
+            load: Load::default(),
             received: Mutex::default(),
             epoch: Mutex::default(),
             ackable: Mutex::default(),
@@ -113,25 +108,18 @@ impl Inbox {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        *self.pending.borrow() >= MAX_PENDING_EVENTS
+        self.load.is_full()
     }
 
     /// Waits until few enough events wait, so that a backlog stays on the server.
     pub(super) async fn room(&self) {
-        if self.is_full() {
-            let mut pending = self.pending.subscribe();
-            pending
-                .wait_for(|pending| *pending <= RESUME_BELOW_EVENTS)
-                .await
-                .ok();
-        }
+        self.load.room().await;
     }
 
     /// Waits until all events taken in are handled, or the agent stops.
     pub(super) async fn settled(&self) {
-        let mut pending = self.pending.subscribe();
         tokio::select! {
-            _ = pending.wait_for(|pending| *pending == 0) => {}
+            () = self.load.none() => {}
             () = self.stopping.cancelled() => {}
         }
     }
@@ -149,16 +137,9 @@ impl Inbox {
             {
                 self.core.tool_calls.deliver(outcome);
             }
-            self.entering.fetch_add(1, Ordering::Relaxed);
-            self.count();
+            self.load.add(event.data.as_str().len());
         }
         self.intake.send((event, standby)).ok();
-    }
-
-    fn count(&self) {
-        let waiting = self.dispatcher.lock().pending();
-        self.pending
-            .send_replace(waiting + self.entering.load(Ordering::Relaxed));
     }
 
     /// Handles events until the agent stops, and lets handlers end.
@@ -204,7 +185,6 @@ impl Inbox {
                 continue;
             }
             self.dispatcher.lock().push(event);
-            self.entering.fetch_sub(1, Ordering::Relaxed);
             self.changed.notify_one();
         }
     }
@@ -240,7 +220,7 @@ impl Inbox {
                 self.progress.notify_one();
             }
         }
-        self.count();
+        self.load.remove(turn.event.data.as_str().len());
     }
 
     /// Runs the handlers of an event until they succeed, or the last try has failed.

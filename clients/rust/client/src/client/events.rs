@@ -33,10 +33,9 @@ use super::{Client, Conversation, Received, ToolRequest};
 use crate::{
     Error, Hook, InboxEvent, Result,
     session::{Found, message_id},
-    transport::{Frame, Socket, SocketOwner},
+    transport::{Frame, Load, Socket, SocketOwner},
 };
 
-const MAX_WAITING_FRAMES: usize = 4096;
 /// The streams that are known, and the messages that ended streams.
 const MAX_STREAMS: usize = 1000;
 
@@ -77,7 +76,9 @@ pub enum ClientEvent {
 
 struct Owner {
     client: Client,
-    frames: mpsc::Sender<Frame>,
+    frames: mpsc::UnboundedSender<Frame>,
+    /// The frames that nobody has read yet.
+    load: Arc<Load>,
     received: Mutex<Option<Cursor>>,
     /// The rest of this connection's frames comes again with the next one.
     left: AtomicBool,
@@ -87,6 +88,7 @@ struct Owner {
 impl SocketOwner for Owner {
     fn auth(&self) -> BoxFuture<'_, Result<Auth>> {
         let auth = async {
+            self.load.room().await;
             let token = self.client.access_token().await;
             let token = token.ok_or(Error::Closed { close_code: None })?;
             Ok(Auth::User(UserAuth {
@@ -124,11 +126,14 @@ impl SocketOwner for Owner {
             }
             self.client.tell(&Hook::Resync { oldest, head });
         }
-        if self.frames.try_send(frame).is_err() {
+        self.load.add(frame.bytes());
+        self.frames.send(frame).ok();
+        if cursor.is_some() {
+            *self.received.lock() = cursor;
+        }
+        if self.load.is_full() {
             self.left.store(true, Ordering::Relaxed);
             self.socket.leave();
-        } else if cursor.is_some() {
-            *self.received.lock() = cursor;
         }
     }
 }
@@ -137,7 +142,8 @@ impl SocketOwner for Owner {
 pub struct Events {
     client: Client,
     socket: Arc<Socket>,
-    frames: mpsc::Receiver<Frame>,
+    frames: mpsc::UnboundedReceiver<Frame>,
+    load: Arc<Load>,
     unacknowledged: Option<Cursor>,
     /// The frame that is being read.
     unread: Option<Frame>,
@@ -156,11 +162,13 @@ type Origin = (Option<EventId>, Option<ConversationId>);
 
 impl Events {
     pub(super) fn new(client: Client, socket: Socket) -> Self {
-        let (sender, frames) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (sender, frames) = mpsc::unbounded_channel();
+        let load = Arc::<Load>::default();
         let (socket, closing) = (Arc::new(socket), CancellationToken::new());
         let owner = Owner {
             client: client.clone(),
             frames: sender,
+            load: load.clone(),
             received: Mutex::default(),
             left: AtomicBool::default(),
             socket: socket.clone(),
@@ -172,6 +180,7 @@ impl Events {
             client,
             socket,
             frames,
+            load,
             unacknowledged: None,
             unread: None,
             is_checked: false,
@@ -211,6 +220,7 @@ impl Events {
             self.acknowledge(cursor);
         }
         if let Some(frame) = self.frames.recv().await {
+            self.load.remove(frame.bytes());
             return Ok(frame);
         }
         let ended = self.running.join_next().await;

@@ -2,6 +2,7 @@
 
 mod clock;
 mod http;
+mod load;
 mod pacer;
 mod server;
 mod socket;
@@ -10,6 +11,7 @@ pub use self::{clock::Clock, server::Server};
 pub(crate) use self::{
     clock::{new_id, rng},
     http::{Bearer, Call, Http, is_missing},
+    load::Load,
     socket::{Frame, Socket, SocketOwner},
 };
 

@@ -65,6 +65,10 @@ impl Frame {
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(&self.text).ok()
     }
+
+    pub(crate) const fn bytes(&self) -> usize {
+        self.text.len()
+    }
 }
 
 /// The client of a socket: it is asked, and told.

@@ -1,6 +1,7 @@
 //! Agents and people on two nodes of a real cluster.
 
 mod attacks;
+mod backlogs;
 mod basics;
 mod crashes;
 mod examples;
