@@ -33,7 +33,14 @@ def _directory_key(key: Json) -> DirectoryKey:
         key["schemes"],
         introduction,
         key["retired"],
+        key.get("retired_at"),
     )
+
+
+def _clock(event: Json) -> int:
+    """Without a time, no key of the table has an end."""
+    now: int = event.get("now", 0)
+    return now
 
 
 def _shown(shown: Shown) -> Json:
@@ -65,29 +72,31 @@ class Machine:
 
     def do_directory(self, event: Json) -> Json:
         of = principal(event, "of")
-        notices = self.trust.directory(of, [_directory_key(key) for key in event["keys"]])
+        notices = self.trust.directory(of, [_directory_key(key) for key in event["keys"]], _clock(event))
         if notices:
             self.room.keys_changed(of)
         return {"notices": _notices(notices)}
 
     def do_confirm(self, event: Json) -> Json:
         of = principal(event, "of")
-        done = self.trust.confirm(of, hexed(event, "key"))
+        done = self.trust.confirm(of, hexed(event, "key"), _clock(event))
         self.room.keys_changed(of)
         return {"done": done}
 
     def do_verify(self, event: Json) -> Json:
-        return {"done": self.trust.verify(principal(event, "of"), hexed(event, "key"))}
+        of = principal(event, "of")
+        return {"done": self.trust.verify(of, hexed(event, "key"), _clock(event))}
 
     def do_link(self, event: Json) -> Json:
-        return {"notices": _notices(self.trust.link(principal(event, "of"), hexed(event, "key")))}
+        of = principal(event, "of")
+        return {"notices": _notices(self.trust.link(of, hexed(event, "key"), _clock(event)))}
 
     def do_standing(self, event: Json) -> Json:
         of = principal(event, "of")
         pin = self.trust.pin(of, hexed(event, "key"))
         return {
             "standing": pin.standing.name.lower() if pin else None,
-            "retired": pin is not None and pin.retired,
+            "retired": pin is not None and pin.is_retired(_clock(event)),
             "speaks_bp1": self.trust.speaks_bp1(of),
         }
 
@@ -125,7 +134,8 @@ class Machine:
         return {"writing": self.room.writing(self.trust, event["clear_chosen"])}
 
     def do_give(self, event: Json) -> Json:
-        given = self.room.give(self.trust, principal(event, "of"), _directory_key(event["key"]))
+        of, key = principal(event, "of"), _directory_key(event["key"])
+        given = self.room.give(self.trust, of, key, _clock(event))
         if isinstance(given, NoticeKind):
             return {"given": "nothing", "because": given.name.lower()}
         return {"given": given}

@@ -14,6 +14,7 @@ from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
 from ..errors import UsageError
 from ..hooks import HookCaller
+from ..transport.clock import now_ms
 from ..transport.http import Http
 from ..transport.socket import Socket
 from .inbox import Inbox, InboxParts
@@ -124,7 +125,7 @@ class Agent:
         """The tap: a person behind this agent takes the key for that principal's."""
         running = await self._start()
         who = ids.principal(type, id)
-        if not running.trust.confirm(who, bytes.fromhex(key_id)):
+        if not running.trust.confirm(who, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown")
         running.parts.session.reconsider(who)
         running.parts.session.options.on_learned()

@@ -13,6 +13,7 @@ from ..e2ee import Principal, PrivateKeys, ids, to_base64
 from ..e2ee.room import EpochMarks
 from ..e2ee.trust import DirectoryKey, Notice, Trust
 from ..hooks import HookCaller
+from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from ..transport.socket import Socket
 from .lessons import Lessons
@@ -41,7 +42,7 @@ async def start(
     keys = await _check_keys(http, agent_id, [seed.keys() for seed in options.keys()])
     store = _store_of(options)
     trust, marks = await _load_trust(options, store, me, keys)
-    trust.directory(me, [_own_key(pair) for pair in keys])
+    trust.directory(me, [_own_key(pair) for pair in keys], now_ms())
     allows_clear = not keys or options.plaintext == "allow"
     lessons = Lessons(store, trust, options.logger)
 

@@ -254,7 +254,7 @@ class Client:
         """
         if key_id is not None:
             agent = ids.principal("agent", agent_id)
-            for notice in self.trust.link(agent, bytes.fromhex(key_id)):
+            for notice in self.trust.link(agent, bytes.fromhex(key_id), now_ms()):
                 self._on_notice(notice, None)
         return await self._open({"type": "agent", "agent_id": agent_id})
 
@@ -269,13 +269,13 @@ class Client:
 
     def confirm(self, principal: Principal, key_id: str) -> None:
         """The tap: this person takes the key for that principal's."""
-        if not self.trust.confirm(principal, bytes.fromhex(key_id)):
+        if not self.trust.confirm(principal, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown")
         self._reconsider(principal)
 
     def verify(self, principal: Principal, key_id: str) -> None:
         """People have compared the safety number of this key."""
-        if not self.trust.verify(principal, bytes.fromhex(key_id)):
+        if not self.trust.verify(principal, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown, or it is retired")
         self._reconsider(principal)
 

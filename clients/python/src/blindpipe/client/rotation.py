@@ -111,7 +111,7 @@ class Rotator:
         key: DirectoryKey,
     ) -> bytes:
         who = recipient.principal
-        given = entry.room.give(self._session.options.trust, who, key)
+        given = entry.room.give(self._session.options.trust, who, key, now_ms())
         if isinstance(given, NoticeKind):
             self._on_not_given(conversation_id, NotGiven(who, key.device_id, given))
             return wrap.NOT_GIVEN

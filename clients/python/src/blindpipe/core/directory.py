@@ -134,23 +134,21 @@ class Directory:
         if self._has_recipients is not True:
             # An older server says nothing of schemes: keys alone then mean `bp1`.
             keys = [key if key.schemes else replace(key, schemes=("bp1",)) for key in keys]
-        for notice in self._trust.directory(of, keys):
+        for notice in self._trust.directory(of, keys, now_ms()):
             self._on_notice(notice)
         self._on_learned()
 
 
 def _directory_key(shown: JsonObject) -> DirectoryKey:
-    retired_at = shown.get("retired_at")
-    retired_ms = milliseconds(retired_at) if retired_at else None
+    # The end of a replaced key's grace may lie ahead; until then it signs.
+    end = shown.get("retired_at") or shown.get("valid_until")
     return DirectoryKey(
         shown.get("device_id"),
         from_base64(shown["public_key"]),
         from_base64(shown["signing_public_key"]),
         tuple(shown.get("schemes") or ()),
         _introduction(shown.get("introduction")),
-        # The end of a replaced key's grace may lie ahead; until then it signs.
-        retired=retired_ms is not None and retired_ms <= now_ms(),
-        retired_at=retired_ms,
+        retired_at=milliseconds(end) if end else None,
     )
 
 

@@ -223,7 +223,7 @@ class Room:
         signed = pin is not None and _signed_by(opened, pin)
         newest = signed and self._becomes_newest(opened, now)
         if newest and pin is not None:
-            self._newest_is(opened, pin.accepted and self.is_member(opened.rotator))
+            self._newest_is(opened, pin.is_accepted(now) and self.is_member(opened.rotator))
         trust.heard(opened.rotator)
         return self._hold(opened, newest)
 
@@ -281,7 +281,7 @@ class Room:
         clear = clear_chosen and (trust.me.is_user or self.plaintext_allowed)
         return "clear" if clear else "ask_person"
 
-    def give(self, trust: Trust, to: Principal, key: DirectoryKey) -> Given:
+    def give(self, trust: Trust, to: Principal, key: DirectoryKey, now: int) -> Given:
         """The shares of a rotation, for the recipients that the server lists."""
         if self._members is None or to not in self._members:
             return NoticeKind.NOT_MEMBER
@@ -290,9 +290,9 @@ class Room:
         except E2eeError:
             return NoticeKind.UNUSABLE_KEY
         pin = trust.pin(to, keys.key_id)
-        if pin is not None and pin.retired:
+        if pin is not None and pin.is_retired(now):
             return NoticeKind.RETIRED_KEY
-        if pin is None or not pin.accepted:
+        if pin is None or not pin.is_accepted(now):
             return NoticeKind.WAITING_KEY
         return "secret" if self._members[to] == "all" else "lane"
 
@@ -334,7 +334,7 @@ class Room:
         pin = trust.pin(sender, key)
         if pin is None:
             raise Refused("unknown_sender_key")
-        notices = self._judge(trust.me, pin, incoming, key)
+        notices = self._judge(trust.me, pin, incoming, now)
         if _is_stale(trust.me, incoming, opened.time, now):
             raise Refused("stale")
         if abs(opened.time - incoming.created_at) > _MAX_TIME_APART_MS:
@@ -345,21 +345,20 @@ class Room:
             notices.append(Notice(NoticeKind.NO_QUOTE, sender))
         return Shown(opened, pin.standing, notices, pin)
 
-    def _judge(
-        self, me: Principal, pin: Pin, incoming: Incoming, key: bytes
-    ) -> list[Notice]:
+    def _judge(self, me: Principal, pin: Pin, incoming: Incoming, now: int) -> list[Notice]:
         """The notices about a sender's key; raises if nothing by it counts."""
-        sender, notices = incoming.sender, []
+        sender, key, notices = incoming.sender, pin.keys.key_id, []
         waits = pin.standing == Standing.WAITING
         if waits:
             notices.append(Notice(NoticeKind.WAITING_KEY, sender, key))
-        if pin.retired:
+        is_retired = pin.is_retired(now)
+        if is_retired:
             notices.append(Notice(NoticeKind.RETIRED_KEY, sender, key))
         if not self.is_member(sender):
             notices.append(Notice(NoticeKind.NOT_MEMBER, sender))
         # A message that the server stored before the key left came in time.
         in_time = pin.retired_at is not None and incoming.created_at <= pin.retired_at
-        if pin.retired and incoming.live and not in_time:
+        if is_retired and incoming.live and not in_time:
             raise Refused("retired_key", notices)
         if waits and not (isinstance(incoming.place, Message) and me.is_user):
             raise Refused("unknown_sender_key", notices)

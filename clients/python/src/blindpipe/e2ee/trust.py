@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypedDict
-
-from ._bytes import from_base64, to_base64
+from dataclasses import dataclass
+from typing import Literal
 
 from .errors import E2eeError
 from .keys import Principal, PublicKeys, verify_introduction
+from .pins import DirectoryKey as DirectoryKey
+from .pins import Introduction as Introduction
+from .pins import Pin as Pin
+from .pins import Pins, restored_pins, stored_pins
+from .pins import Standing as Standing
+from .pins import StoredPins as StoredPins
 
 Policy = Literal["tofu", "strict"]
 """`strict`: first keys wait for a person too."""
-
-
-class Standing(enum.IntEnum):
-    """How a key came to be trusted, in rising order."""
-
-    WAITING = 0
-    KNOWN = 1
-    INTRODUCED = 2
-    VERIFIED = 3
 
 
 class NoticeKind(enum.IntEnum):
@@ -59,82 +54,6 @@ def in_order(notices: Iterable[Notice]) -> list[Notice]:
     return sorted(notices, key=lambda n: (n.kind, n.about, n.key or b""))
 
 
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """The signer of a new key."""
-
-    by: bytes
-    signature: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryKey:
-    """A key as the directory lists it."""
-
-    device_id: str | None
-    public_key: bytes
-    signing_public_key: bytes
-    schemes: Sequence[str] = ()
-    introduction: Introduction | None = None
-    retired: bool = False
-    retired_at: int | None = None
-    """Since when, in Unix milliseconds by the server's clock."""
-
-
-@dataclass(slots=True)
-class Pin:
-    """A key that was once shown. Pins are kept for ever."""
-
-    keys: PublicKeys
-    device_id: str | None
-    standing: Standing
-    retired: bool
-    introduced_by: bytes | None = None
-    retired_at: int | None = None
-    """The server's time of its leaving; None if it was not told."""
-    from_store: bool = False
-    """Seen before this start of the program."""
-
-    @property
-    def accepted(self) -> bool:
-        """Whether something new may be wrapped for it and believed from it."""
-        return not self.retired and self.standing > Standing.WAITING
-
-
-@dataclass(slots=True)
-class _Pins:
-    keys: dict[bytes, Pin] = field(default_factory=dict)
-    speaks_bp1: bool = False
-    linked: bytes | None = None
-
-
-class StoredPin(TypedDict):
-    """A pin as a store keeps it; bytes of keys are base64, ids are hex."""
-
-    key_id: str
-    public_key: str
-    signing_public_key: str
-    device_id: str
-    standing: str
-    retired: bool
-    retired_at: int | None
-    introduced_by: str | None
-
-
-class StoredPrincipal(TypedDict):
-    """All that a store keeps of one principal."""
-
-    speaks: bool
-    linked: str | None
-    keys: list[StoredPin]
-
-
-class StoredPins(TypedDict):
-    """Pins as a store keeps them, for ever."""
-
-    principals: dict[str, StoredPrincipal]
-
-
 _Listed = list[tuple[bytes, PublicKeys, DirectoryKey]]
 
 
@@ -151,9 +70,9 @@ class Trust:
         self.me = me
         self._policy = policy
         self._own = set(own)
-        self._pins: dict[Principal, _Pins] = {}
+        self._pins: dict[Principal, Pins] = {}
         for name, entry in (stored or {"principals": {}})["principals"].items():
-            self._pins[Principal.from_bytes(bytes.fromhex(name))] = _restored(entry)
+            self._pins[Principal.from_bytes(bytes.fromhex(name))] = restored_pins(entry)
 
     def hold(self, keys: Iterable[bytes]) -> None:
         """Keys that this client got since."""
@@ -161,7 +80,7 @@ class Trust:
 
     def store(self) -> StoredPins:
         """The pins, to be kept for ever."""
-        entries = {of.to_bytes().hex(): _stored(pins) for of, pins in self._pins.items()}
+        entries = {of.to_bytes().hex(): stored_pins(pins) for of, pins in self._pins.items()}
         return {"principals": entries}
 
     def is_known(self, of: Principal) -> bool:
@@ -169,8 +88,8 @@ class Trust:
         pins = self._pins.get(of)
         return pins is not None and bool(pins.keys)
 
-    def _of(self, principal: Principal) -> _Pins:
-        return self._pins.setdefault(principal, _Pins())
+    def _of(self, principal: Principal) -> Pins:
+        return self._pins.setdefault(principal, Pins())
 
     def pin(self, of: Principal, key: bytes) -> Pin | None:
         pins = self._pins.get(of)
@@ -185,8 +104,10 @@ class Trust:
         """An envelope or a wrap of its own came: `of` speaks `bp1`."""
         self._of(of).speaks_bp1 = True
 
-    def directory(self, of: Principal, keys: Sequence[DirectoryKey]) -> list[Notice]:
-        """Takes in the directory's list of one principal's keys."""
+    def directory(
+        self, of: Principal, keys: Sequence[DirectoryKey], now: int
+    ) -> list[Notice]:
+        """Takes in the directory's list of one principal's keys; `now` in Unix milliseconds."""
         notices: list[Notice] = []
         listed: _Listed = []
         for key in keys:
@@ -197,31 +118,34 @@ class Trust:
             else:
                 listed.append((public.key_id, public, key))
         first_contact = not self._of(of).keys
-        self._retire(of, listed, notices)
-        self._pin_first(of, listed, first_contact)
-        self._introduce(of, listed, notices)
-        self._pin_waiting(of, listed, notices)
+        self._retire(of, listed, notices, now)
+        self._pin_first(of, listed, first_contact, now)
+        self._introduce(of, listed, notices, now)
+        self._pin_waiting(of, listed, notices, now)
         pins = self._of(of)
-        if listed and not self._verify_linked(of) and pins.linked is not None:
+        if listed and not self._verify_linked(of, now) and pins.linked is not None:
             notices.append(Notice(NoticeKind.LINK_RETIRED, of, pins.linked))
             pins.linked = None
         if any("bp1" in key.schemes for key in keys):
             self.heard(of)
         return in_order(notices)
 
-    def _retire(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+    def _retire(self, of: Principal, listed: _Listed, notices: list[Notice], now: int) -> None:
         """Marks keys that left the list. A key that comes back stays retired until a tap."""
-        present = {key_id for key_id, _, key in listed if not key.retired}
-        left = {key_id: key.retired_at for key_id, _, key in listed}
+        shown = {key_id: key for key_id, _, key in listed}
         for key_id, pin in self._of(of).keys.items():
-            if not pin.retired and key_id not in present:
-                pin.retired = True
-                pin.retired_at = left.get(key_id)
-                notices.append(Notice(NoticeKind.RETIRED_KEY, of, key_id))
-            elif pin.retired and key_id in present:
-                notices.append(Notice(NoticeKind.RETURNED_KEY, of, key_id))
+            key, before = shown.get(key_id), pin.retired
+            if key is None or key.is_retired(now):
+                told = None if before else NoticeKind.RETIRED_KEY
+            else:
+                told = NoticeKind.RETURNED_KEY if pin.is_retired(now) else None
+            pin.read(key, now)
+            if told is not None:
+                notices.append(Notice(told, of, key_id))
 
-    def _pin_first(self, of: Principal, listed: _Listed, first_contact: bool) -> None:
+    def _pin_first(
+        self, of: Principal, listed: _Listed, first_contact: bool, now: int
+    ) -> None:
         """Pins what is accepted at once: the client's own keys, and first keys unless strict."""
         pins = self._of(of).keys
         for key_id, keys, key in listed:
@@ -231,16 +155,18 @@ class Trust:
                 standing = Standing.KNOWN
             else:
                 continue
-            pins.setdefault(key_id, _fresh(keys, key, standing))
+            pins.setdefault(key_id, Pin.fresh(keys, key, standing, now))
 
-    def _introduce(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+    def _introduce(
+        self, of: Principal, listed: _Listed, notices: list[Notice], now: int
+    ) -> None:
         """Accepts every key that an accepted one introduced; it may introduce the next."""
         pins = self._of(of).keys
         again = True
         while again:
             again = False
             for key_id, keys, key in listed:
-                pin = self._introduced(of, key_id, keys, key)
+                pin = self._introduced(of, key_id, keys, key, now)
                 if pin is None:
                     continue
                 before = pins.get(key_id)
@@ -250,16 +176,16 @@ class Trust:
                 again = True
 
     def _introduced(
-        self, of: Principal, key_id: bytes, keys: PublicKeys, key: DirectoryKey
+        self, of: Principal, key_id: bytes, keys: PublicKeys, key: DirectoryKey, now: int
     ) -> Pin | None:
         """The pin of a key whose introduction counts and was not counted yet."""
         introduction, before = key.introduction, self.pin(of, key_id)
-        if introduction is None or key.retired:
+        if introduction is None or key.is_retired(now):
             return None
-        if before is not None and (before.retired or before.introduced_by is not None):
+        if before is not None and (before.is_retired(now) or before.introduced_by is not None):
             return None
         by = self.pin(of, introduction.by)
-        if by is None or not by.accepted:
+        if by is None or not by.is_accepted(now):
             return None
         try:
             verify_introduction(by.keys, of, key.device_id, keys, introduction.signature)
@@ -271,58 +197,63 @@ class Trust:
             standing = max(standing, before.standing)
         return Pin(keys, key.device_id, standing, False, introduction.by, key.retired_at)
 
-    def _pin_waiting(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+    def _pin_waiting(
+        self, of: Principal, listed: _Listed, notices: list[Notice], now: int
+    ) -> None:
         """A key that is not accepted waits. On the person's own list it is an alarm, each time."""
         pins = self._of(of).keys
         for key_id, keys, key in listed:
             is_new = key_id not in pins
-            fresh = _fresh(keys, key, Standing.WAITING)
+            fresh = Pin.fresh(keys, key, Standing.WAITING, now)
             pin = pins.setdefault(key_id, fresh)
-            if pin.standing != Standing.WAITING or pin.retired:
+            if pin.standing != Standing.WAITING or pin.is_retired(now):
                 continue
             if of == self.me:
                 notices.append(Notice(NoticeKind.OWN_LIST_KEY, of, key_id))
             elif is_new:
                 notices.append(Notice(NoticeKind.WAITING_KEY, of, key_id))
 
-    def confirm(self, of: Principal, key: bytes) -> bool:
+    def confirm(self, of: Principal, key: bytes, now: int) -> bool:
         """A person's tap: the key is accepted, and comes back if it was retired."""
         pin = self.pin(of, key)
         if pin is None:
             return False
         pin.standing = max(pin.standing, Standing.KNOWN)
-        pin.retired = False
+        pin.come_back(now)
         return True
 
-    def verify(self, of: Principal, key: bytes) -> bool:
+    def verify(self, of: Principal, key: bytes, now: int) -> bool:
         """People compared the key. Keys that it introduced are verified with it."""
         pin = self.pin(of, key)
-        if pin is None or pin.retired:
+        if pin is None or pin.is_retired(now):
             return False
         pin.standing = Standing.VERIFIED
         self._spread(of, key)
         return True
 
-    def link(self, agent: Principal, key: bytes) -> list[Notice]:
+    def link(self, agent: Principal, key: bytes, now: int) -> list[Notice]:
         """Follows an agent's link, which names its key; remembered before the first contact."""
         pins = self._of(agent)
         pins.speaks_bp1 = True
         pins.linked = key
-        if not pins.keys or self._verify_linked(agent):
+        if not pins.keys or self._verify_linked(agent, now):
             return []
         pins.linked = None
         return [Notice(NoticeKind.LINK_RETIRED, agent, key)]
 
-    def _verify_linked(self, of: Principal) -> bool:
+    def _verify_linked(self, of: Principal, now: int) -> bool:
         """Verifies the key of the link, or the present one that introductions lead to from it."""
         pins = self._of(of)
         if pins.linked is None or pins.linked not in pins.keys:
             return False
         pin = pins.keys[pins.linked]
-        if not pin.retired:
+        if not pin.is_retired(now):
             pin.standing = Standing.VERIFIED
         self._spread(of, pins.linked)
-        found = any(p.standing == Standing.VERIFIED and not p.retired for p in pins.keys.values())
+        found = any(
+            pin.standing == Standing.VERIFIED and not pin.is_retired(now)
+            for pin in pins.keys.values()
+        )
         if found:
             pins.linked = None
         return found
@@ -336,46 +267,3 @@ class Trust:
                 if pin.introduced_by == by and pin.standing == Standing.INTRODUCED:
                     pin.standing = Standing.VERIFIED
                     sources.append(key_id)
-
-
-def _fresh(keys: PublicKeys, key: DirectoryKey, standing: Standing) -> Pin:
-    return Pin(keys, key.device_id, standing, key.retired, retired_at=key.retired_at)
-
-
-def _stored(pins: _Pins) -> StoredPrincipal:
-    return {
-        "speaks": pins.speaks_bp1,
-        "linked": pins.linked.hex() if pins.linked else None,
-        "keys": [
-            {
-                "key_id": key_id.hex(),
-                "public_key": to_base64(pin.keys.public_key),
-                "signing_public_key": to_base64(pin.keys.signing_public_key),
-                "device_id": pin.device_id or "",
-                "standing": pin.standing.name.lower(),
-                "retired": pin.retired,
-                "retired_at": pin.retired_at,
-                "introduced_by": pin.introduced_by.hex() if pin.introduced_by else None,
-            }
-            for key_id, pin in pins.keys.items()
-        ],
-    }
-
-
-def _restored(entry: StoredPrincipal) -> _Pins:
-    linked = bytes.fromhex(entry["linked"]) if entry["linked"] else None
-    keys = {bytes.fromhex(pin["key_id"]): _restored_pin(pin) for pin in entry["keys"]}
-    return _Pins(keys, entry["speaks"], linked)
-
-
-def _restored_pin(pin: StoredPin) -> Pin:
-    introduced_by = pin["introduced_by"]
-    return Pin(
-        PublicKeys(from_base64(pin["public_key"]), from_base64(pin["signing_public_key"])),
-        pin["device_id"] or None,
-        Standing[pin["standing"].upper()],
-        pin["retired"],
-        bytes.fromhex(introduced_by) if introduced_by else None,
-        pin["retired_at"],
-        from_store=True,
-    )
