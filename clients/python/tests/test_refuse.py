@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from blindpipe.e2ee import E2eeError, EpochKey, envelope, wrap
-from support import Json, hexed, place, principal, private, public, read, secret
+from blindpipe.e2ee import E2eeError, envelope, wrap
+from support import Json, epoch_key, hexed, place, principal, private, public, read
 
 
 def _changes(case: Json, values: Callable[[int], Iterator[int]]) -> Iterator[tuple[bytes, str]]:
@@ -33,9 +33,10 @@ def _refused(run: Callable[[], object], reason: str, changed: bytes) -> None:
         pytest.fail(f"opened: {changed.hex()}")
 
 
-def test_envelope() -> None:
-    case = read("refuse.json")["envelope"]
-    key = EpochKey.new(hexed(case, "conversation"), case["epoch"], secret(case, "secret"))
+@pytest.mark.parametrize("name", ["envelope", "envelope_by_slot"])
+def test_envelope(name: str) -> None:
+    case = read("refuse.json")[name]
+    key = epoch_key(case, hexed(case, "conversation"), case["epoch"])
     keys, sender, at = public(case), principal(case, "sender"), place(case["place"])
 
     def open(changed: bytes) -> object:

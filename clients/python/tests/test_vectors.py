@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from blindpipe.core.files import named_file
 from blindpipe.e2ee import (
     ED25519_SMALL_ORDER,
     X25519_SMALL_ORDER,
@@ -12,7 +13,9 @@ from blindpipe.e2ee import (
     E2eeError,
     EpochKey,
     Principal,
+    PrivateKeys,
     PublicKeys,
+    Secret,
     backup,
     content,
     envelope,
@@ -24,6 +27,7 @@ from blindpipe.e2ee import (
     verify_introduction,
     wrap,
 )
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from support import Json, hexed, place, principal, private, public, read, refused, secret
 
 
@@ -147,6 +151,36 @@ def test_envelopes() -> None:
         assert digest == hexed(case, "digest")
 
 
+@pytest.mark.parametrize("case", read("envelopes.json")["large"], ids=lambda case: case["length"])
+def test_large_envelopes(case: Json) -> None:
+    made = read("envelopes.json")
+    key = EpochKey.new(hexed(made, "conversation"), made["epoch"], secret(made, "secret"))
+    text = b"{}".ljust(case["length"])
+    plaintext = (hexed(case, "front") + text).ljust(case["padded"], b"\0")
+    cipher = AESGCM(hexed(case, "key"))
+    sealed = cipher.encrypt(hexed(case, "nonce"), plaintext, hexed(case, "aad"))
+
+    def open() -> bytes:
+        return envelope.open(
+            hexed(case, "header") + sealed,
+            key.conversation,
+            principal(case, "sender"),
+            place(case["place"]),
+            lambda _e, _s: key,
+            lambda _k: public(case),
+        ).content
+
+    if case["reason"] is None:
+        assert open() == text
+        return
+    with refused(case["reason"]):
+        open()
+    sender, keys = principal(case, "sender"), PrivateKeys.random()
+    for too_large in (text, b"[]"):
+        with refused("malformed" if too_large is text else "not_json"):
+            envelope.seal(key, sender, keys, place(case["place"]), 1, too_large)
+
+
 @pytest.mark.parametrize("case", read("envelopes.json")["refused"], ids=lambda case: case["name"])
 def test_refused_envelopes(case: Json) -> None:
     made = read("envelopes.json")
@@ -171,7 +205,6 @@ def test_contents() -> None:
     for text in made["refused"]:
         with refused("not_json"):
             content.parse(bytes.fromhex(text))
-            print(text)
 
 
 def test_paddings() -> None:
@@ -192,9 +225,24 @@ def test_files() -> None:
         if case["file"]:
             assert sealed.data == hexed(case, "file")
         assert file.open(sealed.data, key, sealed.sha256) == text
+    key = Secret(bytes([4]) * 32)
     for case in made["refused"]:
+        if "file" in case:
+            data = hexed(case, "file")
+        else:
+            whole = file.seal(b"z" * case["of_length"], key=key, salt=bytes([5]) * 16).data
+            data = whole[: case["cut"]] + hexed(case, "end")
         with refused(case["reason"]):
-            file.open(hexed(case, "file"), key, hexed(case, "sha256"))
+            file.open(data, key, hexed(case, "sha256"))
+
+
+def test_messages_that_name_files() -> None:
+    made = read("files.json")
+    found = named_file(made["message"])
+    assert found.path == "/objects/" + made["message"]["object_key"]
+    for message in made["messages_refused"]:
+        with refused("malformed"):
+            named_file(message)
 
 
 def test_cut_and_swapped_files() -> None:
@@ -231,6 +279,15 @@ def test_backups() -> None:
         backup.open(wrong, owner, made)
     with refused("wrong_key"):
         backup.open(key, backup.BackupOwner(user, "laptop-2", device.public), made)
+    keys = {case["password"]: key}
+    for row in case["refused"]:
+        with refused(row["reason"]):
+            password = row["password"]
+            if password not in keys:
+                keys[password] = backup.BackupKey.derive(password, hexed(case, "salt"), costs)
+            shown = backup.BackupOwner(hexed(row, "user"), row["device_id"], public(row["device"]))
+            halves = backup.Backup(hexed(row, "backup_a"), hexed(row, "backup_b"))
+            backup.open(keys[password], shown, halves)
     for refused_costs in case["costs_refused"]:
         with refused("malformed"):
             backup.Costs(**refused_costs)

@@ -63,12 +63,26 @@ async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile
 
 async def download_file(http: Http, content: JsonObject) -> bytes:
     """The bytes of a file; nothing is given out before hash and last chunk are checked."""
-    # The sender wrote these fields: any other path would be another call of this principal.
+    file = named_file(content)
+    raw = await http.raw(Call("GET", file.path, timeout=TRANSFER_TIMEOUT_SECONDS))
+    return sealed_file.open(raw.body, file.key, file.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """The file that a message names."""
+
+    path: str
+    key: Secret
+    sha256: bytes
+
+
+def named_file(content: JsonObject) -> NamedFile:
+    """Raises `malformed` for a content that leads to no file."""
+    # Another member wrote these fields: any other path would be another call of this principal.
     object_key = _field(content, "object_key", _PLAIN_PATH)
-    told = bytes.fromhex(_field(content, "sha256", _SHA256))
-    key = Secret(from_base64(_field(content, "key")))
-    call = Call("GET", f"/objects/{object_key}", timeout=TRANSFER_TIMEOUT_SECONDS)
-    return sealed_file.open((await http.raw(call)).body, key, told)
+    sha256 = bytes.fromhex(_field(content, "sha256", _SHA256))
+    return NamedFile(f"/objects/{object_key}", Secret(from_base64(_field(content, "key"))), sha256)
 
 
 def _field(content: JsonObject, name: str, form: re.Pattern[str] | None = None) -> str:

@@ -106,9 +106,16 @@ def seal(
 
 
 def open(key: BackupKey, owner: BackupOwner, backup: Backup) -> Restored:
-    """Raises `wrong_key` for a wrong password, and if the keys are not those that are shown."""
-    (key_id, x25519), *earlier = _opened(key, owner, "a", backup.backup_a)
-    (signing_id, seed), *_ = _opened(key, owner, "b", backup.backup_b)
+    """Raises `wrong_key`, whatever is wrong: the password, the owner, or the backup itself."""
+    try:
+        return _opened(key, owner, backup)
+    except E2eeError:
+        raise E2eeError("wrong_key") from None
+
+
+def _opened(key: BackupKey, owner: BackupOwner, backup: Backup) -> Restored:
+    (key_id, x25519), *earlier = _opened_half(key, owner, "a", backup.backup_a)
+    (signing_id, seed), *_ = _opened_half(key, owner, "b", backup.backup_b)
     keys = PrivateKeys(x25519, seed)
     if keys.public != owner.keys or not key_id == signing_id == keys.key_id:
         raise E2eeError("wrong_key")
@@ -124,17 +131,14 @@ def _half(key: BackupKey, owner: BackupOwner, role: _Role, keys: _Held, nonce: b
     return b"\1" + nonce + gcm_seal(_role_key(key, role), nonce, aad, plaintext)
 
 
-def _opened(
+def _opened_half(
     key: BackupKey, owner: BackupOwner, role: _Role, half: bytes
 ) -> list[tuple[bytes, Secret]]:
     at = Reader(half)
     if at.number(1) != 1:
         raise E2eeError("unknown_version")
     nonce = at.take(12)
-    try:
-        plaintext = gcm_open(_role_key(key, role), nonce, _aad(key, owner, role), at.rest())
-    except E2eeError:
-        raise E2eeError("wrong_key") from None
+    plaintext = gcm_open(_role_key(key, role), nonce, _aad(key, owner, role), at.rest())
     at = Reader(plaintext)
     count = at.number(1)
     if not 1 <= count <= MAX_BACKUP_KEYS or len(at.rest()) != 48 * count:

@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
-from ._bytes import TAG_BYTES, gcm_open, gcm_seal, hkdf, label, sha256
+from ._bytes import TAG_BYTES, Reader, gcm_open, gcm_seal, hkdf, label, sha256
 from .errors import E2eeError
 from .keys import Secret
 
 CHUNK_BYTES: Final = 65_536
 _MAGIC = b"BPF1"
-_HEADER_BYTES = 20
+_SALT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SealedFile:
 def seal(content: bytes, *, key: Secret | None = None, salt: bytes | None = None) -> SealedFile:
     """Encrypts under a fresh key and salt; given ones are for vectors and byte-equal repeats."""
     key = key or Secret.random()
-    salt = os.urandom(16) if salt is None else salt
+    salt = os.urandom(_SALT_BYTES) if salt is None else salt
     file_key = hkdf(key.expose(), salt, label("file"), 32)
     last = max(len(content) - 1, 0) // CHUNK_BYTES
     chunks = [
@@ -45,13 +45,12 @@ def open(file: bytes, key: Secret, sha256_told: bytes) -> bytes:
     """Decrypts a file whose hash the message told."""
     if sha256(file) != sha256_told:
         raise E2eeError("bad_ciphertext")
-    if len(file) < _HEADER_BYTES:
-        raise E2eeError("malformed")
-    if file[:4] != _MAGIC:
+    at = Reader(file)
+    if at.take(len(_MAGIC)) != _MAGIC:
         raise E2eeError("unknown_version")
-    file_key = hkdf(key.expose(), file[4:_HEADER_BYTES], label("file"), 32)
+    file_key = hkdf(key.expose(), at.take(_SALT_BYTES), label("file"), 32)
     size = CHUNK_BYTES + TAG_BYTES
-    chunks = file[_HEADER_BYTES:]
+    chunks = at.rest()
     last = max(len(chunks) - 1, 0) // size
     content = []
     for index in range(last + 1):
