@@ -1,5 +1,6 @@
 //! The functions that record the metrics. [`SERIES`], in `series.rs`, declares each of them.
 
+mod labels;
 mod recorder;
 mod series;
 
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub use self::{
+    labels::KNOWN_COUNTERS,
     recorder::install,
     series::{Kind, SERIES},
 };
@@ -18,7 +20,15 @@ fn seconds(name: &'static str, labels: &[(&'static str, &'static str)], span: Du
 }
 
 fn count(name: &'static str, labels: &[(&'static str, &'static str)]) {
-    metrics::counter!(name, labels).increment(1);
+    add(name, labels, 1);
+}
+
+fn add(name: &'static str, labels: &[(&'static str, &'static str)], n: u64) {
+    debug_assert!(
+        labels::fits(name, labels),
+        "{name} {labels:?}: not in labels.rs"
+    );
+    metrics::counter!(name, labels).increment(n);
 }
 
 pub fn request(route: &str, method: &'static str, status: u16, span: Duration) {
@@ -94,7 +104,7 @@ pub fn send_batch(messages: usize, span: Duration) {
 }
 
 pub fn hints(outcome: &'static str, n: u64) {
-    metrics::counter!("hints_total", "outcome" => outcome).increment(n);
+    add("hints_total", &[("outcome", outcome)], n);
 }
 
 pub fn hint_loop(span: Duration) {

@@ -2,7 +2,10 @@
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use super::series::{Kind, SERIES};
+use super::{
+    labels,
+    series::{Kind, SERIES},
+};
 
 const SECONDS_BUCKETS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -48,5 +51,6 @@ fn start() -> PrometheusHandle {
             Kind::Seconds | Kind::Size => metrics::describe_histogram!(*name, *help),
         }
     }
+    labels::begin();
     handle
 }

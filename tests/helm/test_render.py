@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 
 import helm_python
 import pytest
@@ -251,6 +252,40 @@ def test_the_load_test_has_only_options_of_its_program():
     fields = set(re.findall(r"^    (\w+): ", options[: options.index("\n}")], re.M))
     named = {argument[2:].split("=")[0].replace("-", "_") for argument in job["spec"]["template"]["spec"]["containers"][0]["args"]}
     assert named and named <= fields
+
+
+def test_keda_does_not_take_silence_for_idle_nodes():
+    prometheus, processor = objects(case("everything"))["ScaledObject", "chat"]["spec"]["triggers"]
+    assert (prometheus["type"], processor["type"]) == ("prometheus", "cpu")
+    assert prometheus["metadata"]["ignoreNullValues"] == "false"
+    # Labels of a scrape without the operator.
+    (scrape,) = scrapes_of_the_readme()
+    made = {step.get("target_label") for step in scrape["relabel_configs"]} | {"job"}
+    assert set(re.findall(r"(\w+)=", prometheus["metadata"]["query"])) <= made
+
+
+def scrapes_of_the_readme():
+    blocks = re.findall(r"```yaml\n(.*?)```", (CHART / "README.md").read_text(), re.S)
+    (config,) = (yaml.safe_load(block) for block in blocks if "scrape_configs:" in block)
+    return config["scrape_configs"]
+
+
+def test_prometheus_reads_the_scrape_of_the_readme(promtool, tmp_path):
+    (scrape,) = scrapes_of_the_readme()
+    # Debian's programs have no discovery by Kubernetes.
+    assert scrape["kubernetes_sd_configs"][0]["role"] == "endpoints"
+    checked = {key: value for key, value in scrape.items() if key != "kubernetes_sd_configs"}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": [checked]}))
+    ran = subprocess.run([promtool, "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    # Labels by which rules group, and the name of the job.
+    rules = (CHART / "files/alerts.yaml").read_text()
+    made = {step.get("target_label") for step in scrape["relabel_configs"]}
+    assert {"namespace", "pod"} <= made and scrape["job_name"] == "blindpipe" and 'job="blindpipe"' in rules
+    # The service and the port that are kept.
+    service = objects(case("layer7"))["Service", "chat-admin"]
+    keep = next(step for step in scrape["relabel_configs"] if step.get("action") == "keep")
+    assert keep["regex"] == f"{service['metadata']['labels']['app.kubernetes.io/name']};{service['spec']['ports'][0]['name']}"
 
 
 def test_all_faults_are_said_at_once():
