@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from chart import CHART, ROOT
+from chart import CASES, CHART, ROOT, case, objects
 from conftest import TARGET
 
 PAGES = sorted((ROOT / "docs/runbooks").glob("*.md")) + [ROOT / "docs/operations.md", CHART / "README.md"]
@@ -50,6 +50,85 @@ def test_every_command_of_the_server_exists():
     for words in asked:
         ran = subprocess.run([TARGET / "blindpipe", *words.split(), "--help"], capture_output=True, text=True)
         assert ran.returncode == 0, words
+
+
+def shell(page):
+    """The commands in a page's blocks of shell, without their line breaks."""
+    return [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+
+
+def test_helm_waits_longer_than_a_migration_may_take():
+    """And the job's tries, each as long as src/db/migrate.rs goes on, fit into its deadline."""
+    code = (ROOT / "src/db/migrate.rs").read_text()
+    lock, pause, tries = (
+        int(re.search(pattern, code)[1])
+        for pattern in (r"LOCK_TIMEOUT.*from_millis\((\d+)\)", r"LOCK_PAUSE.*from_secs\((\d+)\)", r"MAX_LOCK_TRIES: u32 = (\d+)")
+    )
+    job = objects(case("layer7"))["Job", "chat-migrate"]["spec"]
+    assert (job["backoffLimit"] + 1) * tries * (lock / 1000 + pause) < job["activeDeadlineSeconds"]
+    texts = [(page.name, line) for page in PAGES for line in [*shell(page), *re.findall(r"`(helm [^`]*)`", page.read_text())]]
+    migrating = [(name, line) for name, line in texts if re.match(r"helm (install|upgrade) ", line)]
+    assert len(migrating) >= 5
+    for name, line in migrating:
+        minutes = re.search(r"--timeout (\d+)m", line)
+        assert minutes and int(minutes[1]) * 60 > job["activeDeadlineSeconds"], f"{name}: {line}"
+
+
+def selects(selector, labels):
+    """Whether a selector of kubectl selects labels."""
+    for key, is_set, values, value in re.findall(r"([\w./-]+)(?:( in )\(([^)]*)\)|=([\w-]+))", selector):
+        if labels.get(key) not in (values.split(",") if is_set else [value]):
+            return False
+    return True
+
+
+def test_a_restore_ends_every_pod_that_writes():
+    commands = shell(ROOT / "docs/runbooks/restore.md")
+    scale = next(line for line in commands if "scale deployment --selector" in line and "--replicas 0" in line)
+    gone = next(line for line in commands if "wait pod --for delete" in line)
+    ended, awaited = (re.search(r"--selector '?([^ ']+(?: in \([^)]*\))?)", line)[1] for line in (scale, gone))
+    for name in CASES:
+        found = objects(case(name))
+        for (kind, owner), document in found.items():
+            if kind == "Deployment":
+                assert selects(ended, document["metadata"]["labels"]), f"{name}: {owner}"
+                assert selects(awaited, document["spec"]["template"]["metadata"]["labels"]), f"{name}: {owner}"
+            if kind == "ScaledObject":
+                # KEDA makes its HPA again, and starts a deployment that is below the minimum.
+                paused = [line for line in commands if f"annotate scaledobject {owner} autoscaling.keda.sh/paused-replicas" in line]
+                assert [line[-2:] for line in paused] == ["=0", "s-"]
+            if kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+                # Helm sets no number of nodes then.
+                assert any(re.search(r"scale deployment/chat --replicas [1-9]", line) for line in commands)
+
+
+def test_a_new_serving_role_has_the_time_outs_of_the_old_one():
+    def settings(page, role):
+        return re.findall(rf"^alter role {role} set (.*);", page.read_text(), re.M)
+
+    first = settings(CHART / "README.md", "blindpipe_serve")
+    assert len(first) == 4 and settings(ROOT / "docs/runbooks/rotate-keys.md", "blindpipe_serve_b") == first
+
+
+def test_lines_of_the_log_that_are_named_exist():
+    """Plain words in a sentence about the log are a message or a remedy of the server."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.rs"))
+    quoted = set()
+    for page in PAGES:
+        for sentence in re.split(r"(?<=[.;:])\s", page.read_text().replace("\n", " ")):
+            if re.search(r"\blog\b|\blogs\b", sentence):
+                quoted |= set(re.findall(r"`((?!kubectl )[a-z]+(?: [a-z]+)+)`", sentence))
+    assert len(quoted) >= 4, quoted
+    assert [text for text in quoted if f'"{text}"' not in sources] == []
+
+
+def test_every_table_about_a_user_is_in_the_copy_or_left_out_with_a_reason():
+    page = (ROOT / "docs/runbooks/user-data.md").read_text().split("## The end")[0]
+    named = set(re.findall(r"\b(?:from|join) (\w+)", page)) | set(re.findall(r"`(\w+)`", page.split("Left out")[1]))
+    tables = re.findall(r"^create table (\w+) \((.*?)^\)", (ROOT / "sql/schema.sql").read_text(), re.M | re.S)
+    assert len(tables) > 35
+    about = r"^    (\w*(user|owner|principal|sender|subject|uploader|writer|agent)_id|created_by|email|payload|credential_id) "
+    assert [name for name, columns in tables if re.search(about, columns, re.M) and name not in named] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
