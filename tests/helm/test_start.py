@@ -2,6 +2,7 @@
 
 import base64
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import sandbox
-from chart import ROOT, case, merged, objects
+from chart import CHART, ROOT, case, merged, objects
 from conftest import NO_SANDBOX, TARGET
 from kubelet import Pod, entrypoint
 
@@ -26,6 +27,19 @@ pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX[0] if NO_SAN
 
 def key():
     return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+# A secret with the keys of values that make URLs of parts.
+PARTS = "parts"
+
+
+def secrets_of_the_readme():
+    """{name: keys} of the secrets that an operator makes."""
+    readme = (CHART / "README.md").read_text().replace("\\\n", " ")
+    made = re.findall(r"create secret generic (\S+) (.*)", readme)
+    found = {name: re.findall(r"--from-literal=(\w+)=", rest) for name, rest in made}
+    assert sorted(found) == ["blindpipe", "blindpipe-owner"]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +57,23 @@ def namespace(cluster, owner_sql):
     root = sandbox.bare_root(folder / "root", TARGET / "blindpipe", entrypoint()[0])
     tls = cluster.folder / "tls"
     certificate, private = next((tls / name, tls / other) for name, other in certificate_files(tls))
+    known = {
+        "DATABASE_URL": serving.geturl(),
+        "DATABASE_PASSWORD": serving.password,
+        "REDIS_URL": cluster.redis_url,
+        "REDIS_PASSWORD": redis.password,
+        "REDIS_SENTINEL_PASSWORD": redis.password,
+        "MAIL_URL": "smtps://user:secret@127.0.0.1",
+        "TURNSTILE_SECRET": "0x4AAAAAAA",
+        "ACCESS_TOKEN_KEYS": f"k1:{key()}",
+        "SERVER_SECRET": key(),
+        "MIGRATE_DATABASE_URL": owner.geturl(),
+        "MIGRATE_DATABASE_PASSWORD": owner.password,
+    }
     stores = {
         "secrets": {
-            "blindpipe": {
-                "DATABASE_URL": serving.geturl(),
-                "DATABASE_PASSWORD": serving.password,
-                "REDIS_URL": cluster.redis_url,
-                "REDIS_PASSWORD": redis.password,
-                "REDIS_SENTINEL_PASSWORD": redis.password,
-                "MAIL_URL": "smtps://user:secret@127.0.0.1",
-                "TURNSTILE_SECRET": "0x4AAAAAAA",
-                "ACCESS_TOKEN_KEYS": f"k1:{key()}",
-                "SERVER_SECRET": key(),
-            },
-            "blindpipe-owner": {
-                "MIGRATE_DATABASE_URL": owner.geturl(),
-                "MIGRATE_DATABASE_PASSWORD": owner.password,
-            },
+            **{name: {key: known[key] for key in keys} for name, keys in secrets_of_the_readme().items()},
+            PARTS: {name: value for name, value in known.items() if not name.endswith("DATABASE_URL")},
             "chat-tls": {"tls.crt": certificate.read_text(), "tls.key": private.read_text()},
         },
         "configs": {"authorities": {"ca.crt": Path(cluster.ca_file).read_text()}},
@@ -105,6 +119,7 @@ def values_of(name, namespace, **changes):
 
 def by_parts(namespace):
     return {
+        "secrets": {"nodes": PARTS, "owner": PARTS},
         "database": {
             "host": namespace.postgres.hostname,
             "port": namespace.postgres.port,
@@ -243,7 +258,7 @@ def test_with_own_authorities_and_redis_cluster(start, namespace, redis_server):
         **by_parts(namespace),
         redis={"mode": "cluster", "hosts": [f"127.0.0.1:{port}"], "tls": False},
     )
-    held = namespace.stores["secrets"]["blindpipe"]
+    held = namespace.stores["secrets"][PARTS]
     held["OBJECT_STORE_SECRET"] = key()
     held["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer%20{secrets.token_hex()}"
     pod = start(values, "chat").until_ready()
