@@ -115,7 +115,7 @@ export class Agent {
     }
   }
 
-  #inbox({ parts }: Running): Inbox {
+  #inbox({ parts, save }: Running): Inbox {
     return new Inbox({
       options: this.#options,
       processor: this.#processor,
@@ -127,6 +127,7 @@ export class Agent {
         this.#failure = error;
         this.stop();
       },
+      keep: save,
       sendAck: (cursor) => this.#reader?.socket.send({ type: "ack", cursor }) ?? false,
     });
   }

@@ -8,10 +8,13 @@ import { Dispatcher } from "./dispatcher.js";
 import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
+import type { Begin } from "./resyncs.js";
 
 const DEFAULT_CONCURRENT_CONVERSATIONS = 8;
 const ACK_INTERVAL_MS = 200;
 const STOP_GRACE_MS = 25_000;
+/** The wait before a store that has failed is tried again. */
+export const KEEP_RETRY_MS = 5_000;
 
 export interface InboxParts {
   readonly options: AgentOptions;
@@ -23,6 +26,8 @@ export interface InboxParts {
   readonly stopping: AbortSignal;
   /** The agent stops for a handler's error, as its developer chose. */
   readonly onFailure: (error: unknown) => void;
+  /** Keeps what was learned; false if it could not be kept. */
+  readonly keep: () => Promise<boolean>;
   /** Tells the server a cursor; false while it cannot. */
   readonly sendAck: (cursor: string) => boolean;
 }
@@ -34,6 +39,8 @@ export class Inbox {
   #intake: Promise<void> = Promise.resolve();
   /** The cursor of the last event taken in. */
   received: string | null = null;
+  /** The history that cursors belong to. */
+  #epoch: string | null = null;
   /** Handled, and not acknowledged yet. */
   ackable: string | null = null;
   /** Numbers up to this one were in the inbox before this connection. */
@@ -56,7 +63,10 @@ export class Inbox {
     if (this.setup.stopping.aborted) return this.load.release();
     this.load.add(length);
     this.#lengths.set(event, length);
-    if (!isStandby) this.received = event.cursor;
+    if (!isStandby) {
+      this.received = event.cursor;
+      this.#epoch = epochOf(event.cursor);
+    }
     const { toolCalls, session } = this.setup.parts;
     if (event.event === "artifact_response") {
       toolCalls.deliver(event.data as unknown as ToolCallOutcome);
@@ -69,11 +79,12 @@ export class Inbox {
   }
 
   /**
-   * Earlier cursors mean nothing any more. Reading begins after the last acknowledgement, and with
-   * the oldest event if that is too old as well.
+   * Earlier cursors mean nothing any more. Reading begins after the last acknowledgement, or at
+   * another place if that is too old as well.
    */
-  resync(details: { oldest: string; head: string }, isAckTooOld: boolean): void {
-    this.received = isAckTooOld ? details.oldest : null;
+  resync(details: { oldest: string; head: string }, begin: Begin): void {
+    this.received = begin === "acknowledged" ? null : details[begin];
+    this.#epoch = epochOf(details.head);
     this.ackable = null;
     this.setup.parts.session.missedEvents();
     this.setup.hooks.call("resync", details);
@@ -127,14 +138,38 @@ export class Inbox {
   }
 
   #progress(cursor: string): void {
+    // An acknowledgement of another history would say nothing.
+    if (epochOf(cursor) !== this.#epoch) return;
     this.ackable = cursor;
-    this.#ackTimer ??= setTimeout(() => this.flushAck(), ACK_INTERVAL_MS);
+    this.#flushIn(ACK_INTERVAL_MS);
   }
 
-  flushAck(): void {
+  #flushIn(ms: number): void {
+    this.#ackTimer ??= setTimeout(() => void this.flushAck(), ms);
+  }
+
+  #stopTimer(): void {
     if (this.#ackTimer) clearTimeout(this.#ackTimer);
     this.#ackTimer = null;
-    if (this.ackable && this.setup.sendAck(this.ackable)) this.ackable = null;
+  }
+
+  /** The cursor to acknowledge; null if the lessons of the events up to it could not be kept. */
+  async kept(): Promise<string | null> {
+    const cursor = this.ackable;
+    if (cursor === null || !(await this.setup.keep())) return null;
+    // Meanwhile it may have been told, or have become one of another history.
+    const isCurrent = this.ackable !== null && epochOf(cursor) === this.#epoch;
+    return isCurrent ? cursor : null;
+  }
+
+  async flushAck(): Promise<void> {
+    this.#stopTimer();
+    const cursor = await this.kept();
+    if (cursor === null) {
+      if (this.ackable !== null) this.#flushIn(KEEP_RETRY_MS);
+    } else if (this.setup.sendAck(cursor) && this.ackable === cursor) {
+      this.ackable = null;
+    }
   }
 
   /** All events taken in are handled, or the agent stops. */
@@ -162,7 +197,12 @@ export class Inbox {
     grace.abort();
     for (const handling of this.#handling) handling.abort();
     this.setup.parts.toolCalls.stop();
-    this.flushAck();
-    if (this.#ackTimer) clearTimeout(this.#ackTimer);
+    await this.flushAck();
+    this.#stopTimer();
   }
+}
+
+/** A cursor is the number of a history and the number of an event in it. */
+function epochOf(cursor: string): string {
+  return cursor.split("-")[0]!;
 }

@@ -9,6 +9,7 @@ export interface StoredTrust {
 
 export interface PinStore {
   load(): Promise<StoredTrust | null>;
+  /** Resolves once it is kept durably: only then the events that taught it are acknowledged. */
   save(trust: StoredTrust): Promise<void>;
 }
 
@@ -25,10 +26,25 @@ export function filePins(path: string): PinStore {
       }
     },
     async save(trust) {
-      const { rename, writeFile } = await import("node:fs/promises");
+      const { open, rename } = await import("node:fs/promises");
+      const { dirname } = await import("node:path");
       const beside = `${path}.${process.pid}.tmp`;
-      await writeFile(beside, JSON.stringify(trust), { mode: 0o600 });
+      const file = await open(beside, "w", 0o600);
+      try {
+        await file.writeFile(JSON.stringify(trust));
+        await file.sync();
+      } finally {
+        await file.close();
+      }
       await rename(beside, path);
+      // Windows opens no folder, and keeps the new name by itself.
+      if (process.platform === "win32") return;
+      const folder = await open(dirname(path), "r");
+      try {
+        await folder.sync();
+      } finally {
+        await folder.close();
+      }
     },
   };
 }

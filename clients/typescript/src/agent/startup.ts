@@ -19,8 +19,8 @@ import { ToolCalls } from "./tool-calls.js";
 export interface Running {
   readonly parts: AgentParts;
   readonly pins: Trust;
-  /** Keeps pins and marks where the developer said, if they have changed; never fails. */
-  readonly save: () => Promise<void>;
+  /** Keeps pins and marks where the developer said; false if they could not be kept. */
+  readonly save: () => Promise<boolean>;
 }
 
 export async function start(
@@ -161,7 +161,7 @@ const SAVE_DELAY_MS = 500;
 /** Keeps pins and marks where the developer said, one save after the other. */
 class Saver {
   #held: { readonly pins: Trust; readonly session: Session } | null = null;
-  #last: Promise<void> = Promise.resolve();
+  #last: Promise<boolean> = Promise.resolve(true);
   #timer: ReturnType<typeof setTimeout> | null = null;
   #hasChanged = false;
 
@@ -179,23 +179,26 @@ class Saver {
     if (this.store) this.#timer ??= setTimeout(() => void this.save(), SAVE_DELAY_MS);
   }
 
-  save(): Promise<void> {
+  /** Many may wait for one save: it keeps what all of them have learned. */
+  save(): Promise<boolean> {
     if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
     this.#last = this.#last.then(() => this.#write());
     return this.#last;
   }
 
-  async #write(): Promise<void> {
-    if (!this.store || !this.#held || !this.#hasChanged) return;
+  async #write(): Promise<boolean> {
+    if (!this.store || !this.#held || !this.#hasChanged) return true;
     const { pins, session } = this.#held;
     const marks = Object.fromEntries(session.marks());
     this.#hasChanged = false;
     try {
       await this.store.save({ pins: pins.store(), marks });
+      return true;
     } catch {
       this.#hasChanged = true;
       this.logger.error("the pins could not be stored");
+      return false;
     }
   }
 }

@@ -5,10 +5,12 @@ import { CursorExpired } from "../generated/errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import type { Http } from "../transport/http.js";
 import { type Frame, Socket, defaultWebSocket } from "../transport/socket.js";
-import type { Inbox } from "./inbox.js";
+import { reconnectJitter, sleep } from "../transport/wait.js";
+import { type Inbox, KEEP_RETRY_MS } from "./inbox.js";
 import type { AgentOptions } from "./options.js";
 import type { AgentParts } from "./parts.js";
 import type { Processor } from "./processor.js";
+import { Resyncs } from "./resyncs.js";
 import {
   type WebhookHandler,
   type WebhookSecrets,
@@ -27,7 +29,7 @@ export class SocketReader {
   isStandby: boolean;
   /** The rest of this connection's events comes again with the next one. */
   #isDropped = false;
-  #hasResumed = false;
+  readonly #resyncs = new Resyncs();
 
   constructor(
     private readonly options: AgentOptions,
@@ -55,8 +57,8 @@ export class SocketReader {
     await this.inbox.load.room();
     const { agentId, token } = this.options;
     const { received } = this.inbox;
-    this.#hasResumed = received !== null && !this.isStandby;
-    const resume = this.#hasResumed ? { resume: received } : {};
+    this.#resyncs.hasResumed = received !== null && !this.isStandby;
+    const resume = this.#resyncs.hasResumed ? { resume: received } : {};
     return { type: "auth", agent_id: agentId, token, ...resume };
   }
 
@@ -64,21 +66,23 @@ export class SocketReader {
     this.#isDropped = false;
     this.inbox.replayedTo = Number((frame["replay"] as { to?: number } | undefined)?.to ?? 0);
     // Acks that the last connection did not take go to this one.
-    this.inbox.flushAck();
+    void this.inbox.flushAck();
   }
 
   #take(frame: Frame, length: number): void {
     if (this.#isDropped) return;
     if (frame.type === "event") {
+      this.#resyncs.settled();
       this.inbox.take(frame as unknown as EventObject, length, this.isStandby);
     }
     if (frame.type === "resync_required") {
-      const told = { oldest: String(frame["oldest"]), head: String(frame["head"]) };
-      this.inbox.resync(told, !this.#hasResumed);
+      const begin = this.#resyncs.next();
+      this.inbox.resync({ oldest: String(frame["oldest"]), head: String(frame["head"]) }, begin);
       // This connection goes on at the head. The next one begins at what was not handled.
-      if (!this.isStandby) this.#drop();
+      if (!this.isStandby && begin !== "head") this.#drop();
       return;
     }
+    if (frame.type === "caught_up") this.#resyncs.settled();
     if (this.inbox.load.isFull) this.#drop();
   }
 
@@ -91,6 +95,7 @@ export class SocketReader {
   activate(): void {
     if (!this.isStandby) return;
     this.isStandby = false;
+    this.#resyncs.settled();
     this.inbox.received = null;
     this.#drop();
   }
@@ -112,7 +117,11 @@ export async function readByPoll(
   signal: AbortSignal,
 ): Promise<void> {
   const path = `/agents/${parts.agentId}/messages/poll`;
+  const resyncs = new Resyncs();
   let cursor: string | undefined;
+  let failures = 0;
+  const pause = (): Promise<void> =>
+    sleep(reconnectJitter(failures++), signal).catch(() => {});
   // Until a page is not full, its events may have been there before this run.
   let looksBack = true;
   while (!signal.aborted) {
@@ -120,25 +129,42 @@ export async function readByPoll(
       const wait: number = looksBack ? 0 : POLL_WAIT_S;
       const query = { cursor, wait, limit: POLL_PAGE_EVENTS };
       const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
+      failures = 0;
+      resyncs.settled();
       if (looksBack) inbox.replayedTo = page.data.at(-1)?.seq ?? inbox.replayedTo;
       looksBack &&= page.data.length === POLL_PAGE_EVENTS;
       // A page is 4 MB at most, and the next one is read when this one is handled.
       for (const event of page.data) inbox.take(event, 0, false);
       await inbox.settled();
-      cursor = inbox.ackable ?? cursor ?? page.nextCursor ?? undefined;
+      cursor = (await keptCursor(inbox, signal)) ?? cursor ?? page.nextCursor ?? undefined;
     } catch (error) {
       if (error instanceof Closed) break;
       if (error instanceof CursorExpired) {
         const { oldest, head } = error.params;
-        inbox.resync({ oldest: String(oldest), head: String(head) }, cursor === undefined);
+        resyncs.hasResumed = cursor !== undefined;
+        const begin = resyncs.next();
+        inbox.resync({ oldest: String(oldest), head: String(head) }, begin);
         cursor = inbox.received ?? undefined;
-      } else if (!(error instanceof BlindpipeError && error.retryable)) {
+        if (begin === "head") await pause();
+      } else if (error instanceof BlindpipeError && error.retryable) {
+        await pause();
+      } else {
         throw error;
       }
     }
   }
   await inbox.finish();
-  if (inbox.ackable) await ackByRest(parts, inbox.ackable);
+  const last = await inbox.kept();
+  if (last !== null) await ackByRest(parts, last);
+}
+
+/** The next poll acknowledges, so it waits until the lessons of what was handled are kept. */
+async function keptCursor(inbox: Inbox, signal: AbortSignal): Promise<string | null> {
+  for (;;) {
+    const cursor = await inbox.kept();
+    if (cursor !== null || inbox.ackable === null) return cursor;
+    await sleep(KEEP_RETRY_MS, signal);
+  }
 }
 
 async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise<void> {
@@ -150,8 +176,8 @@ async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise
 export interface Delivered {
   readonly parts: AgentParts;
   readonly processor: Processor;
-  /** A process that serves deliveries may be frozen between them. */
-  readonly save: () => Promise<void>;
+  /** Keeps what was learned; false if it could not be kept. */
+  readonly save: () => Promise<boolean>;
 }
 
 /** A receiver: genuine deliveries are answered 200 once their handler has ended. */
@@ -208,5 +234,6 @@ async function deliverNow(
   // A delivery tells which attempt it is.
   const isReplayed = Number((event as { attempt?: number }).attempt ?? 1) > 1;
   await processor.process(event, parts, isReplayed, signal);
-  await save();
+  // A delivery that is answered well does not come again.
+  if (!(await save())) throw new Error("what was learned could not be kept");
 }

@@ -2,7 +2,7 @@
 import { Closed, ConnectionLost } from "../errors.js";
 import { type HookCaller } from "../hooks.js";
 import { makeError } from "./http.js";
-import { type Deferred, deferred, fullJitter, sleep } from "./wait.js";
+import { type Deferred, deferred, reconnectJitter, sleep } from "./wait.js";
 
 /** A frame of the server or the client. */
 export interface Frame {
@@ -46,8 +46,6 @@ export interface SocketOptions {
   readonly signal: AbortSignal;
 }
 
-const FIRST_WAIT_MS = 500;
-const MAX_WAIT_MS = 30_000;
 const LIMIT_WAIT_MS = 10_000;
 const FLOOD_WAIT_MS = 5_000;
 const HANDSHAKE_TIMEOUT_MS = 15_000;
@@ -254,7 +252,7 @@ export class Socket {
   }
 
   #jitter(): number {
-    return fullJitter(this.#attempt++, FIRST_WAIT_MS, MAX_WAIT_MS);
+    return reconnectJitter(this.#attempt++);
   }
 }
 

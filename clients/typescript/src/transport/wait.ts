@@ -22,6 +22,14 @@ export function fullJitter(attempt: number, firstMs: number, maxMs: number): num
   return Math.random() * Math.min(maxMs, firstMs * 2 ** attempt);
 }
 
+const FIRST_RECONNECT_MS = 500;
+const MAX_RECONNECT_MS = 30_000;
+
+/** The wait before a lost connection, or a poll that failed, is tried again. */
+export function reconnectJitter(attempt: number): number {
+  return fullJitter(attempt, FIRST_RECONNECT_MS, MAX_RECONNECT_MS);
+}
+
 /** A promise with its ends. */
 export interface Deferred<T> {
   readonly promise: Promise<T>;
