@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -47,6 +48,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
         lambda _m, _c, _u: {"conversation_id": new_ulid()},
         "no_epoch_key",
     ),
+    "its conversation, but not its event's": (
+        lambda _m, other, _u: {"conversation_id": other},
+        "malformed",
+    ),
     "its id": (lambda _m, _c, _u: {"client_message_id": new_ulid()}, "bad_ciphertext"),
     "what it answers": (lambda _m, _c, _u: {"in_reply_to": new_ulid()}, "bad_ciphertext"),
     "the payload, by clear text": (lambda _m, _c, _u: {"payload": CLEAR}, "clear"),
@@ -61,7 +66,11 @@ def _altering(other: str, user: str) -> Callable[[Frame], Iterable[Frame]]:
 
     def on_frame(frame: Frame) -> Iterable[Frame]:
         row = next(rows, None) if is_message(frame) else None
-        return (changed(frame, **row[0](frame["data"], other, user)) if row else frame,)
+        if row is None:
+            return (frame,)
+        fields, reason = row[0](frame["data"], other, user), row[1]
+        moved = {"conversation_id"} & fields.keys() if reason == "no_epoch_key" else ()
+        return ({**changed(frame, **fields), **{name: fields[name] for name in moved}},)
 
     return on_frame
 
@@ -172,14 +181,12 @@ async def test_a_person_sees_a_replayed_message_once(cluster: DevCluster, ada: T
 
 
 async def test_a_message_that_is_held_back_too_long_is_stale_and_a_moved_time_is_shown(
-    cluster: DevCluster, ada: TestUser
+    cluster: DevCluster, ada: TestUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victim, held = Victim(), list[Frame]()
+    victim, held, max_age = Victim(), list[Frame](), timedelta(minutes=1)
     async with (
         attacking(cluster) as attacker,
-        attacked_agent(
-            cluster, attacker, ada.client, victim, max_age=timedelta(seconds=1)
-        ) as (agent, _),
+        attacked_agent(cluster, attacker, ada.client, victim, max_age=max_age) as (agent, _),
         attacked_person(cluster, attacker, "bob", Victim()) as bob,
     ):
         conversation = await ada.client.open_agent(agent.agent_id)
@@ -194,10 +201,12 @@ async def test_a_message_that_is_held_back_too_long_is_stale_and_a_moved_time_is
         await conversation.send("held back")
         await conversation.send("in time")
         await until(lambda: victim.heard)
-        await asyncio.sleep(1)
-        now = datetime.now(UTC).isoformat()
-        await attacker.push(changed(again(held[0], 9), created_at=now))
-        await until(lambda: victim.faults)
+        with monkeypatch.context() as later:
+            now = time.time_ns
+            later.setattr(time, "time_ns", lambda: now() + round(max_age.total_seconds() * 1e9))
+            told = (datetime.now(UTC) + max_age).isoformat()
+            await attacker.push(changed(again(held[0], 9), created_at=told))
+            await until(lambda: victim.faults)
         assert (victim.heard, victim.faults) == (["in time"], ["stale"])
 
         direct = await ada.client.open_direct(bob.client.user_id)

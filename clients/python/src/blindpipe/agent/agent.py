@@ -19,12 +19,11 @@ from ..transport.http import Http
 from ..transport.socket import Socket
 from .inbox import Inbox, InboxParts
 from .options import AgentOptions
-from .processor import Handler, Handlers, Middleware, Processor
+from .processor import Handler, Handlers, Middleware, Processor, StillRunning
 from .startup import Running, start
 from .transports import SocketReader, read_by_poll, unless_stopped
 from .webhook import (
     DEADLINE_SECONDS,
-    RETRY_SECONDS,
     AsgiApp,
     Secrets,
     WebhookAnswer,
@@ -249,7 +248,7 @@ class Agent:
         """Verifies and handles one delivery of a webhook, for any framework.
 
         A handler has 9 s here; slow ones belong on a socket or a poll. A delivery is answered 200
-        once its handler has ended.
+        once its handler has ended, and 503 while the handler of an earlier one runs.
         """
         if not verify_delivery(secrets, headers, body):
             return WebhookAnswer.text(401, "not genuine")
@@ -261,8 +260,9 @@ class Agent:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await self._deliver(event)
         except TimeoutError:
-            retry = ("retry-after", str(RETRY_SECONDS))
-            return WebhookAnswer.text(503, "not in time", retry)
+            return WebhookAnswer.later("not in time")
+        except StillRunning:
+            return WebhookAnswer.later("an earlier delivery is still being handled")
         except Exception as error:
             self._logger.error("a handler has failed: %s", type(error).__name__)
             return WebhookAnswer.text(500, "the handler has failed")

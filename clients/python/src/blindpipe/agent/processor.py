@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
+from ..core.payload import message_of
 from ..core.session import Session
-from ..core.types import Event, JsonObject, Message, is_sealed
+from ..core.types import Event, JsonObject, is_sealed
 from ..e2ee import E2eeError, Principal, from_base64, ids
 from ..e2ee.ids import Origin
 from ..hooks import HookCaller
@@ -53,6 +53,10 @@ class Handlers:
             await _finished(handler(context))
 
 
+class StillRunning(Exception):
+    """The handlers of this message run already: it was delivered twice."""
+
+
 class Processor:
     """Runs the handlers of events."""
 
@@ -60,11 +64,14 @@ class Processor:
         self._options = options
         self._handlers = handlers
         self._hooks = hooks
+        # The origins of the events whose handlers run now.
+        self._running: set[bytes] = set()
 
     async def process(self, event: Event, parts: AgentParts, replayed: bool) -> None:
         """Runs the handlers of an event once.
 
-        A message that does not open is told to a hook, and counts as handled.
+        A message that does not open is told to a hook, and counts as handled. Raises
+        `StillRunning`.
         """
         answered: Answered | None = None
         if event["event"] == "message.created":
@@ -74,13 +81,21 @@ class Processor:
                 return self._undecryptable(event, error)
             if answered is None:
                 return
-        handlers, answer = await self._find(event, answered, parts)
-        if not handlers:
-            return
-        context = Context(parts, event, answered, _origin_of(event, answered), replayed, answer)
-        await self._handlers.run(context, handlers)
-        if answered is not None and answered.opened.encrypted:
-            parts.session.remember(answered.message)
+        # Nothing else has run since the look at what was handled before.
+        origin = _origin_of(event, answered)
+        if origin.hash in self._running:
+            raise StillRunning
+        self._running.add(origin.hash)
+        try:
+            handlers, answer = await self._find(event, answered, parts)
+            if not handlers:
+                return
+            context = Context(parts, event, answered, origin, replayed, answer)
+            await self._handlers.run(context, handlers)
+            if answered is not None and answered.opened.encrypted:
+                parts.session.remember(answered.message)
+        finally:
+            self._running.discard(origin.hash)
 
     def _undecryptable(self, event: Event, error: E2eeError) -> None:
         self._hooks.call(
@@ -92,7 +107,7 @@ class Processor:
 
     async def _open(self, event: Event, session: Session) -> Answered | None:
         """The opened message; None if it was handled before. Raises `E2eeError`."""
-        message = cast(Message, event["data"])
+        message = message_of(event)
         sealed = is_sealed(message["payload"])
         if not sealed and session.has_keys:
             # Where anything was ever encrypted, clear text can be the server's own.

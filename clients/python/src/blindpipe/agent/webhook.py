@@ -72,6 +72,11 @@ class WebhookAnswer:
         plain = ("content-type", "text/plain; charset=utf-8")
         return cls(status, text.encode(), (plain, *headers))
 
+    @classmethod
+    def later(cls, why: str) -> WebhookAnswer:
+        """Asks for another try."""
+        return cls.text(503, why, ("retry-after", str(RETRY_SECONDS)))
+
 
 def challenge_of(event: Event) -> WebhookAnswer | None:
     """The answer to a registration or a test; None for what is to be handled."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
+from ..core.payload import message_of
 from ..core.session import Session
 from ..core.types import Event, Message, ToolCall
 from ..e2ee import E2eeError, Principal, ids
 from ..e2ee.envelope import Delta
 from ..hooks import HookCaller
 from ..transport.socket import Frame
-from .conversation import Conversation
+from .conversation import Conversation, ReceivedMessage
 from .events import (
     CaughtUp,
     ClientEvent,
@@ -76,7 +77,10 @@ class EventReader:
         conversation = self._conversation(message["conversation_id"])
         if conversation is None:
             return [OtherEvent(event)]
-        received = await conversation.open(message, live=True)
+        try:
+            received = await conversation.open(message_of(event), live=True)
+        except E2eeError as error:
+            received = ReceivedMessage(message, None, error)
         if received.fault is not None:
             self._undecryptable(event, received.fault)
         if received.opened is not None and received.opened.is_replay:

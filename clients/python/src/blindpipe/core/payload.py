@@ -1,9 +1,21 @@
-"""Envelopes in payloads."""
+"""Messages in events, and envelopes in payloads."""
 
 from __future__ import annotations
 
-from ..e2ee import E2eeError, from_base64, to_base64
-from .types import JsonObject, is_sealed
+from typing import cast
+
+from ..e2ee import E2eeError, from_base64, ids, to_base64
+from .types import Event, JsonObject, Message, is_sealed
+
+
+def message_of(event: Event) -> Message:
+    """The message that an event brings. Raises `malformed` if it is of another conversation."""
+    message = cast(Message, event["data"])
+    told, own = event.get("conversation_id"), message["conversation_id"]
+    # Ids have several spellings, so their bytes decide.
+    if told != own and (told is None or ids.parse(told) != ids.parse(own)):
+        raise E2eeError("malformed")
+    return message
 
 
 def payload_of(envelope: bytes) -> JsonObject:

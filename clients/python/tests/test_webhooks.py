@@ -1,0 +1,77 @@
+"""Deliveries of a webhook that come at once, or again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+import time
+from typing import Any
+
+from blindpipe import Agent, AgentOptions, Context
+from blindpipe.agent.webhook import WebhookAnswer
+from blindpipe.e2ee.ids import new_ulid
+from blindpipe.hooks import HookCaller
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.http import Call, Http
+from live import texts, until
+
+SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
+
+
+async def _message_event(options: AgentOptions) -> dict[str, Any]:
+    """The first message in the agent's inbox, as the service delivers it."""
+
+    async def token() -> str:
+        return options.token
+
+    hooks = HookCaller(None, options.logger)
+    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
+    path = f"/agents/{options.agent_id}/messages/poll"
+    events = await http.data(Call("GET", path, {"wait": 0}))
+    await http.close()
+    found: dict[str, Any] = next(e for e in events if e["event"] == "message.created")
+    return found
+
+
+async def _deliver(agent: Agent, event: dict[str, Any]) -> WebhookAnswer:
+    body, timestamp = json.dumps(event).encode(), str(int(time.time()))
+    key = base64.b64decode(SECRET.removeprefix("whsec_"))
+    signature = hmac.digest(key, f"msg_1.{timestamp}.".encode() + body, "sha256")
+    headers = {
+        "Webhook-Id": "msg_1",
+        "Webhook-Timestamp": timestamp,
+        "Webhook-Signature": "v1," + base64.b64encode(signature).decode(),
+    }
+    return await agent.deliver(SECRET, headers, body)
+
+
+async def test_a_message_that_is_delivered_twice_at_once_has_one_handler(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    options = await cluster.agent("hooked", ada.client)
+    agent, begun, go = Agent(options), list[str](), asyncio.Event()
+
+    @agent.on("message")
+    async def answer(ctx: Context) -> None:
+        begun.append(ctx.text)
+        await go.wait()
+        await ctx.reply(f"You said: {ctx.text}")
+
+    await agent.check()
+    conversation = await ada.client.open_agent(options.agent_id)
+    await conversation.send("hello")
+    event = await _message_event(options)
+    # A message may come by another event as well.
+    repeated = {**event, "event_id": new_ulid()}
+    first = asyncio.create_task(_deliver(agent, event))
+    await until(lambda: begun)
+    others = [await _deliver(agent, each) for each in (event, repeated)]
+    assert [(each.status, dict(each.headers)["retry-after"]) for each in others] == [(503, "5")] * 2
+    go.set()
+    assert (await first).status == 200
+    assert (await _deliver(agent, event)).status == 200
+    assert begun == ["hello"]
+    await agent.close()
+    assert await texts(conversation) == ["hello", "You said: hello"]
