@@ -11,21 +11,22 @@ import sandbox
 from chart import ROOT
 
 
-def dockerfile():
-    """The last stage: {instruction: [arguments]}."""
+def dockerfile(stage=None):
+    """A stage, or the last one: {instruction: [arguments]}."""
     text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
-    last = re.split(r"^FROM ", text, flags=re.M)[-1]
-    found = {"FROM": [last.split("\n")[0]]}
-    for line in last.split("\n")[1:]:
+    stages = re.split(r"^FROM ", text, flags=re.M)
+    chosen = next(one for one in reversed(stages) if stage is None or one.split("\n")[0].endswith(f" AS {stage}"))
+    found = {"FROM": [chosen.split("\n")[0]]}
+    for line in chosen.split("\n")[1:]:
         word, _, rest = line.partition(" ")
         if word.isupper():
             found.setdefault(word, []).append(re.sub(r"\s+", " ", rest.strip()))
     return found
 
 
-def image_environment():
-    """The settings of the image and of its base (distroless)."""
-    own = dict(re.findall(r'(\w+)="?([^\s"]+)"?', " ".join(dockerfile()["ENV"])))
+def image_environment(stage=None):
+    """The settings of an image and of its base (distroless)."""
+    own = dict(re.findall(r'(\w+)="?([^\s"]+)"?', " ".join(dockerfile(stage).get("ENV", []))))
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
@@ -33,21 +34,22 @@ def image_environment():
     }
 
 
-def entrypoint():
-    return re.findall(r'"([^"]+)"', dockerfile()["ENTRYPOINT"][0])
+def entrypoint(stage=None):
+    return re.findall(r'"([^"]+)"', dockerfile(stage)["ENTRYPOINT"][0])
 
 
 class Pod:
-    """The only container of a pod. `stores` has the secrets, config maps and claims of the namespace."""
+    """The only container of a pod. `stores` has the secrets, config maps and claims of the namespace. `stage` is the
+    image's part of the Dockerfile, if it is not the last."""
 
-    def __init__(self, root, name, spec, stores):
-        self.root, self.name, self.spec, self.stores = root, name, spec, stores
+    def __init__(self, root, name, spec, stores, stage=None):
+        self.root, self.name, self.spec, self.stores, self.stage = root, name, spec, stores, stage
         (self.container,) = spec["containers"]
         self.process = None
         self.log = root.parent / f"{name}.log"
 
     def environment(self):
-        env = image_environment()
+        env = image_environment(self.stage)
         for entry in self.container.get("env", []):
             if "valueFrom" in entry:
                 source = entry["valueFrom"]
@@ -74,6 +76,8 @@ class Pod:
             if "persistentVolumeClaim" in volume:
                 folder = self.stores["claims"][volume["persistentVolumeClaim"]["claimName"]]
                 mode, files = 0o2775, {}
+            elif "emptyDir" in volume:
+                mode, files = 0o2777, {}
             elif "secret" in volume:
                 files = self.stores["secrets"][volume["secret"]["secretName"]]
                 mode = 0o755
@@ -103,7 +107,7 @@ class Pod:
         mounts, root = self.mounts(), str(self.root)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [*entrypoint(), *(arguments or self.container["args"])],
+                [*entrypoint(self.stage), *(arguments or self.container["args"])],
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
