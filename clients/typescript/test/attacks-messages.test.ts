@@ -31,12 +31,20 @@ after(() => cluster?.stop());
 type Change = (message: Value, other: string, user: string) => object;
 
 /** Changes of a message, given the ids of another conversation and member; their reasons. */
-const CHANGES: readonly [name: string, change: Change, reason: string][] = [
+const CHANGES: readonly [
+  name: string,
+  change: Change,
+  reason: string,
+  /** The event is moved along, or alone. */
+  moves?: "along" | "alone",
+][] = [
   ["its ciphertext", ({ payload }) => ({ payload: flipped(payload) }), "bad_ciphertext"],
   ["its sender", ({ sender }, _, id) => ({ sender: { ...sender, id } }), "bad_ciphertext"],
-  ["its conversation", (_, conversation_id) => ({ conversation_id }), "no_epoch_key"],
-  ["its conversation, by none", () => ({ conversation_id: newUlid() }), "no_epoch_key"],
-  ["its conversation, by no id", () => ({ conversation_id: "none" }), "malformed"],
+  ["its conversation", (_, conversation_id) => ({ conversation_id }), "no_epoch_key", "along"],
+  ["its conversation, by none", () => ({ conversation_id: newUlid() }), "no_epoch_key", "along"],
+  ["its conversation, by no id", () => ({ conversation_id: "none" }), "malformed", "along"],
+  ["its conversation, not its event's", (_, id) => ({ conversation_id: id }), "malformed"],
+  ["its event's conversation", () => ({}), "malformed", "alone"],
   ["its id", () => ({ client_message_id: newUlid() }), "bad_ciphertext"],
   ["what it answers", () => ({ in_reply_to: newUlid() }), "bad_ciphertext"],
   ["its words, by clear text", () => ({ payload: { type: "text", text: "forged" } }), "clear"],
@@ -50,7 +58,12 @@ function alterEach(proxy: Proxy, other: string, user: string): void {
   const rows = [...CHANGES];
   proxy.onFrame = (frame) => {
     const row = isMessage(frame) ? rows.shift() : undefined;
-    return [row ? changed(frame, row[1](frame.data, other, user)) : frame];
+    if (!row) return [frame];
+    const [, change, , moves] = row;
+    const event = changed(frame, change(frame.data, other, user));
+    if (!moves) return [event];
+    const conversation_id = moves === "alone" ? other : event.data.conversation_id;
+    return [{ ...event, conversation_id }];
   };
 }
 

@@ -1,12 +1,11 @@
 // A handler that dies at every await point: each event is answered exactly once.
 import assert from "node:assert/strict";
-import { createHmac } from "node:crypto";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions, type Context } from "@blindpipe/client/agent";
 import type { Conversation, ReceivedMessage } from "@blindpipe/client";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { MortalWorld } from "./mortal.js";
-import { asAgent, until } from "./support.js";
+import { eventOf, signed, until } from "./support.js";
 
 /** CRASHES=1000 for the long form. */
 const CRASHES = Number(process.env["CRASHES"] ?? 60);
@@ -121,24 +120,6 @@ test("a delivery of a webhook is answered once, however often its process dies",
   );
   check(await history(conversation), ["hello"]);
 });
-
-/** An event as the service delivers it. */
-async function eventOf(options: AgentOptions, name: string): Promise<string> {
-  const response = await asAgent(options, "GET", `/agents/${options.agentId}/messages/poll?wait=0`);
-  const { data } = (await response.json()) as { data: { event: string }[] };
-  return JSON.stringify(data.find(({ event }) => event === name));
-}
-
-function signed(secret: string, body: string): Request {
-  const now = String(Math.floor(Date.now() / 1000));
-  const signature = createHmac("sha256", secret).update(`msg_1.${now}.${body}`).digest("base64");
-  const headers = {
-    "webhook-id": "msg_1",
-    "webhook-timestamp": now,
-    "webhook-signature": `v1,${signature}`,
-  };
-  return new Request("http://agent.invalid/", { method: "POST", headers, body });
-}
 
 function check(messages: readonly ReceivedMessage[], sent: readonly string[]): void {
   assert(

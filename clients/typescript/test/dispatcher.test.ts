@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Dispatcher } from "#dist/agent/dispatcher.js";
+import { idBytes, uuid } from "@blindpipe/client/e2ee";
 import type { EventObject } from "@blindpipe/client/agent";
 
 function event(seq: number, conversation?: string): EventObject {
@@ -55,6 +56,22 @@ test("one event of a conversation at a time, several conversations at once", asy
     [...numbers].sort((x, y) => x - y),
   );
   assert.equal(acks.at(-1), "1-60");
+});
+
+test("a conversation has one line, however its id is written", async () => {
+  const begun: number[] = [];
+  const dispatcher = new Dispatcher({
+    concurrency: 8,
+    handle: (each) => {
+      begun.push(each.seq);
+      return new Promise(() => {});
+    },
+    onProgress: () => {},
+  });
+  const id = "01JABCDEFGHJKMNPQRSTVWXYZ0";
+  [id, id.toLowerCase(), uuid(idBytes(id))].forEach((each, i) => dispatcher.push(event(i, each)));
+  await pause(5);
+  assert.deepEqual(begun, [0]);
 });
 
 test("nothing is acknowledged beyond an event that is not handled", async () => {

@@ -1,5 +1,6 @@
 // Helpers of the tests against a cluster.
 import { spawn, type ChildProcess } from "node:child_process";
+import { createHmac } from "node:crypto";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
 import { Client, type ClientEvent, type Conversation, type ToolRequest } from "@blindpipe/client";
@@ -170,4 +171,23 @@ export function asAgent(
     init.body = JSON.stringify(body);
   }
   return fetch(options.url + path, init);
+}
+
+/** An event as the service delivers it. */
+export async function eventOf(options: AgentOptions, name: string): Promise<string> {
+  const response = await asAgent(options, "GET", `/agents/${options.agentId}/messages/poll?wait=0`);
+  const { data } = (await response.json()) as { data: { event: string }[] };
+  return JSON.stringify(data.find(({ event }) => event === name));
+}
+
+/** A genuine delivery to a webhook. */
+export function signed(secret: string, body: string): Request {
+  const now = String(Math.floor(Date.now() / 1000));
+  const signature = createHmac("sha256", secret).update(`msg_1.${now}.${body}`).digest("base64");
+  const headers = {
+    "webhook-id": "msg_1",
+    "webhook-timestamp": now,
+    "webhook-signature": `v1,${signature}`,
+  };
+  return new Request("http://agent.invalid/", { method: "POST", headers, body });
 }

@@ -1,4 +1,5 @@
 /** Events in order: one of a conversation at a time, several conversations at once. */
+import { hex, idBytes, isId } from "../e2ee/bytes.js";
 import type { EventObject } from "../core/types.js";
 
 export interface DispatcherOptions {
@@ -33,7 +34,7 @@ export class Dispatcher {
   }
 
   push(event: EventObject): void {
-    const name = event.conversation_id ?? "";
+    const name = lineOf(event);
     const slot = { cursor: event.cursor, isDone: false };
     this.#slots.push(slot);
     this.#slotOf.set(event, slot);
@@ -109,4 +110,10 @@ export class Dispatcher {
     this.#isStopped = true;
     this.#tellIdle();
   }
+}
+
+/** An id has several spellings, and a conversation one line. */
+function lineOf({ conversation_id: id }: EventObject): string {
+  if (id === undefined) return "";
+  return isId(id) ? hex(idBytes(id)) : id;
 }

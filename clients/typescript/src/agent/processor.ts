@@ -1,8 +1,9 @@
 /** Opens an event, and gives it to its handlers. */
-import { equal, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
+import { equal, fromBase64, hex } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
+import { isOfItsConversation, isSameId } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type { EventObject, Message } from "../core/types.js";
 import type { HookCaller } from "../hooks.js";
@@ -52,6 +53,14 @@ export class Handlers {
   }
 }
 
+/** A first delivery of this is still handled: a later one finds out how that ended. */
+export class AlreadyRunning extends Error {
+  override readonly name = "AlreadyRunning";
+  constructor() {
+    super("another delivery of this is being handled");
+  }
+}
+
 interface Found {
   readonly handlers: readonly Handler[];
   readonly answer: QuestionAnswer | null;
@@ -66,7 +75,13 @@ export class Processor {
     private readonly hooks: HookCaller,
   ) {}
 
-  /** Runs the handlers once. A message that does not open goes to a hook, and is handled. */
+  /** Origins of the events whose handlers run. */
+  readonly #running = new Set<string>();
+
+  /**
+   * Runs the handlers once. A message that does not open goes to a hook, and is handled. Throws
+   * `AlreadyRunning` while another delivery of the same thing is handled.
+   */
   async process(
     event: EventObject,
     parts: AgentParts,
@@ -76,6 +91,7 @@ export class Processor {
     let answered: Answered | null = null;
     if (event.event === "message.created") {
       try {
+        if (!isOfItsConversation(event)) throw new DecryptError("malformed");
         answered = await this.#open(event, parts.session);
       } catch (error) {
         if (!(error instanceof DecryptError)) throw error;
@@ -86,9 +102,19 @@ export class Processor {
     const { handlers, answer } = await this.#find(event, answered, parts);
     if (handlers.length === 0) return;
     const origin = await originOf(event, answered);
-    const context = new Context({ parts, event, answered, origin, isReplayed, signal, answer });
-    await this.handlers.run(context, handlers);
-    if (answered?.opened.encrypted) parts.session.remember(answered.message);
+    const name = hex(origin.hash);
+    if (this.#running.has(name)) throw new AlreadyRunning();
+    const message = answered?.opened.encrypted ? answered.message : null;
+    // Another delivery may have been handled since this one was opened.
+    if (message && parts.session.hasHandled(message)) return;
+    this.#running.add(name);
+    try {
+      const context = new Context({ parts, event, answered, origin, isReplayed, signal, answer });
+      await this.handlers.run(context, handlers);
+      if (message) parts.session.remember(message);
+    } finally {
+      this.#running.delete(name);
+    }
   }
 
   #undecryptable(event: EventObject, { reason }: DecryptError): void {
@@ -145,11 +171,6 @@ async function askedQuestion(answered: Answered, parts: AgentParts): Promise<Jso
   const isMeant =
     Array.isArray(mayAnswer) && mayAnswer.some((id) => isSameId(id, opened.sender.id));
   return isMeant ? asked.content : null;
-}
-
-/** Ids have several spellings, so their bytes are compared. */
-function isSameId(one: unknown, other: string): boolean {
-  return typeof one === "string" && isId(one) && equal(idBytes(one), idBytes(other));
 }
 
 function isSameHash(one: unknown, other: string): boolean {

@@ -6,7 +6,7 @@ import { DecryptError, UsageError } from "../e2ee/errors.js";
 import { idBytes } from "../e2ee/bytes.js";
 import type { Session } from "../core/session.js";
 import type { ToolCallOutcome, ToolCallState } from "../core/types.js";
-import { Closed } from "../errors.js";
+import { BlindpipeError, Closed } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { type Deferred, deferred, sleep } from "../transport/wait.js";
 
@@ -153,8 +153,12 @@ export class ToolCalls {
     while (!isDone && !signal.aborted) {
       await sleep(LOOK_INTERVAL_MS, signal).catch(() => {});
       if (isDone) return;
-      const state = await ask().catch(() => null);
-      if (state && state.status !== "pending") waiting.resolve(state);
+      try {
+        const state = await ask();
+        if (state.status !== "pending") waiting.resolve(state);
+      } catch (error) {
+        if (isFinal(error)) waiting.reject(error);
+      }
     }
   }
 
@@ -207,6 +211,12 @@ export class ToolCalls {
     });
     return shown.opened!.content;
   }
+}
+
+/** A further look would be refused as well, or would find the same mistake. */
+function isFinal(error: unknown): boolean {
+  if (!(error instanceof BlindpipeError)) return true;
+  return !error.retryable && error.status >= 400 && error.status < 500;
 }
 
 function resultOf(status: string, reason: string | null, content: JsonObject): CallResult {

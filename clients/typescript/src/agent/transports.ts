@@ -9,7 +9,7 @@ import { reconnectJitter, sleep } from "../transport/wait.js";
 import { type Inbox, KEEP_RETRY_MS } from "./inbox.js";
 import type { AgentOptions } from "./options.js";
 import type { AgentParts } from "./parts.js";
-import type { Processor } from "./processor.js";
+import { AlreadyRunning, type Processor } from "./processor.js";
 import { Resyncs } from "./resyncs.js";
 import {
   type WebhookHandler,
@@ -210,15 +210,20 @@ async function deliver(
   });
   try {
     const outcome = await Promise.race([deliverNow(event, started, deadline.signal), tooSlow]);
-    if (outcome !== "too slow") return Response.json({});
-    const headers = { "retry-after": String(WEBHOOK_RETRY_S) };
-    return new Response("not in time", { status: 503, headers });
+    return outcome === "too slow" ? later("not in time") : Response.json({});
   } catch (error) {
+    if (error instanceof AlreadyRunning) return later("an earlier delivery is being handled");
     logger.error("a handler has failed", { name: (error as Error).name });
     return new Response("the handler has failed", { status: 500 });
   } finally {
     clearTimeout(timer);
   }
+}
+
+/** Asks for another try. */
+function later(why: string): Response {
+  const headers = { "retry-after": String(WEBHOOK_RETRY_S) };
+  return new Response(why, { status: 503, headers });
 }
 
 async function deliverNow(

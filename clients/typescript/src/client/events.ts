@@ -4,6 +4,7 @@ import { Kind } from "../e2ee/context.js";
 import type { Principal } from "../e2ee/keys.js";
 import { principalName } from "../e2ee/keys.js";
 import { Recent } from "../e2ee/native.js";
+import { isOfItsConversation } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type { EventObject, Message, ToolCall } from "../core/types.js";
 import { Closed } from "../errors.js";
@@ -88,9 +89,11 @@ export class EventReader {
 
   async #readMessage(event: EventObject): Promise<ClientEvent[]> {
     const message = event.data as unknown as Message;
-    const conversation = this.parts.conversation(message.conversation_id);
+    const conversation = this.parts.conversation(event.conversation_id ?? message.conversation_id);
     if (!conversation) return [{ type: "event", event }];
-    const received = await conversation.open(message, true);
+    const received: ReceivedMessage = isOfItsConversation(event)
+      ? await conversation.open(message, true)
+      : { message, opened: null, fault: new DecryptError("malformed") };
     if (received.fault) this.#undecryptable(event, received.fault);
     if (received.opened?.isReplay) return [];
     if (received.opened?.encrypted) this.parts.session.remember(message);

@@ -1,8 +1,9 @@
 /** Messages that opened: their senders, and the envelopes that replies name. */
-import { hex, idBytes, isId } from "../e2ee/bytes.js";
+import { equal, hex, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import type { Principal } from "../e2ee/keys.js";
 import type { Notice, Pin } from "../e2ee/trust.js";
+import type { EventObject } from "./types.js";
 
 /** The sender of something, as far as it is proven. */
 export interface OpenedSender extends Principal {
@@ -15,6 +16,17 @@ export interface OpenedSender extends Principal {
   readonly verified: boolean;
   /** The server shows the sender as a member. */
   readonly member: boolean;
+}
+
+/** Events of a conversation are handled one after the other, so a message must be of the same. */
+export function isOfItsConversation({ conversation_id, data }: EventObject): boolean {
+  return isSameId(conversation_id, data["conversation_id"]);
+}
+
+/** Ids have several spellings, so their bytes are compared. */
+export function isSameId(one: unknown, other: unknown): boolean {
+  if (typeof one !== "string" || typeof other !== "string") return false;
+  return isId(one) && isId(other) && equal(idBytes(one), idBytes(other));
 }
 
 export interface OpenedMessage {

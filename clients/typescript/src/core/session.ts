@@ -338,6 +338,10 @@ export class Session {
     if (message.client_message_id) room.remember(sender, message.client_message_id);
   }
 
+  hasHandled({ conversation_id, client_message_id, sender }: Message): boolean {
+    return this.isRemembered(conversation_id, sender, client_message_id ?? "");
+  }
+
   /** Whether a sealed message with this id is known, such as that which ends a stream. */
   isRemembered(conversationId: string, sender: Principal, clientMessageId: string): boolean {
     const room = this.#entries.get(conversationId)?.room;

@@ -1,0 +1,94 @@
+// Deliveries of one message at once, and answers that a tool call waits for.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Agent } from "@blindpipe/client/agent";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { Proxy } from "./proxy.js";
+import { MANIFEST, SCOPE, eventOf, grant, running, signed, until } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  ada = await cluster.user("ada");
+});
+
+after(() => cluster?.stop());
+
+const SECRET = "a secret";
+
+test("while a delivery is handled, the same message again is asked for later", async () => {
+  const options = await cluster.agent("busy", ada.client);
+  let heard = 0;
+  let end!: () => void;
+  const ended = new Promise<void>((resolve) => (end = resolve));
+  const agent = new Agent(options).on("message", async () => {
+    heard += 1;
+    await ended;
+  });
+  await agent.check();
+  const conversation = await ada.client.openAgent(options.agentId);
+  await conversation.send("hello");
+  const body = await eventOf(options, "message.created");
+  const again = JSON.stringify({ ...JSON.parse(body), event_id: options.agentId });
+  const receive = agent.webhook(SECRET);
+  // One after the other, at once, and as another event.
+  const first = receive(signed(SECRET, body));
+  const second = receive(signed(SECRET, body));
+  const refused = await Promise.race([first, second]);
+  assert.equal(refused.status, 503);
+  assert.equal(refused.headers.get("retry-after"), "5");
+  for (const other of [body, again]) {
+    assert.equal((await receive(signed(SECRET, other))).status, 503);
+  }
+  end();
+  const statuses = [(await first).status, (await second).status];
+  assert.deepEqual(statuses.sort(), [200, 503]);
+  for (const other of [body, again]) {
+    assert.equal((await receive(signed(SECRET, other))).status, 200);
+  }
+  assert.equal(heard, 1);
+});
+
+test("a message whose first handler has failed is handled by its next delivery", async () => {
+  const options = await cluster.agent("clumsy", ada.client);
+  let heard = 0;
+  const agent = new Agent(options).on("message", () => {
+    if (++heard === 1) throw new Error("once");
+  });
+  await agent.check();
+  const conversation = await ada.client.openAgent(options.agentId);
+  await conversation.send("hello");
+  const body = await eventOf(options, "message.created");
+  const receive = agent.webhook(SECRET);
+  const statuses: number[] = [];
+  for (let n = 0; n < 3; n++) statuses.push((await receive(signed(SECRET, body))).status);
+  assert.deepEqual([statuses, heard], [[500, 200, 200], 2]);
+});
+
+for (const status of [403, 404]) {
+  test(`a call whose looks are answered ${status} ends with that error`, async (t) => {
+    const made = await cluster.agent("asker", ada.client, MANIFEST);
+    const proxy = await Proxy.start(made.url);
+    t.after(() => proxy.close());
+    let asks = 0;
+    proxy.before = ({ path }) => {
+      const isLook = path.endsWith("/artifact-requests") && ++asks > 1;
+      // A fault that passes ends no wait.
+      return isLook ? { status: asks === 2 ? 500 : status, body: {} } : undefined;
+    };
+    let fault: unknown = null;
+    const agent = new Agent({ ...made, url: proxy.url }).on("message", async (ctx) => {
+      const call = ctx.call({ tool: "send_email", scope: SCOPE, arguments: {} });
+      await call.catch((error: unknown) => (fault = error));
+    });
+    await running(agent, async () => {
+      const conversation = await ada.client.openAgent(made.agentId);
+      await grant(made, ada, conversation);
+      await conversation.send("please");
+      const { status: found } = (await until(() => fault, 20_000)) as { status: number };
+      assert.deepEqual([found, asks], [status, 3]);
+    });
+  });
+}
