@@ -59,6 +59,11 @@ class Attacker:
             if not socket.closed:
                 await socket.send_json(frame)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether any client is."""
+        return any(not socket.closed for socket in self._sockets)
+
     async def hang_up(self) -> None:
         """Ends the connections of all clients, which come back."""
         await until(lambda: self._sockets)

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import aclosing
 
 import pytest
-from live import running, until
+from attacker import Victim, attacked_person, attacking
+from live import collect, running, until
 
 from blindpipe import Agent, Context
 from blindpipe.client import MessageEvent
+from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport import backlog
+from blindpipe.transport.socket import Frame
 
 MESSAGES = 60
 MESSAGE_CHARACTERS = 80_000
@@ -100,3 +103,35 @@ async def _person_is_bounded(bob: TestUser) -> None:
                 break
     assert tracemalloc.get_traced_memory()[1] < MAX_GROWTH_BYTES
     assert shown == list(range(MESSAGES))
+
+
+async def test_pieces_of_streams_have_the_bound_too(cluster: DevCluster, ada: TestUser) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "bob", victim) as bob,
+    ):
+        direct = await ada.client.open_direct(bob.client.user_id)
+
+        async def flood() -> None:
+            for n in range(MESSAGES):
+                if attacker.is_connected:
+                    await attacker.push(_piece(direct.id, n))
+            # It leaves before it has taken them all, and comes back once there is room.
+            await until(lambda: not attacker.is_connected)
+            await direct.send("after")
+
+        events = await collect(bob, flood, lambda all: isinstance(all[-1], MessageEvent))
+    assert isinstance(events[-1], MessageEvent) and events[-1].text == "after"
+    assert 0 < len(victim.faults) < MESSAGES
+
+
+def _piece(conversation_id: str, n: int) -> Frame:
+    return {
+        "type": "stream.delta",
+        "conversation_id": conversation_id,
+        "stream_id": new_ulid(),
+        "n": n,
+        "data": "x" * MESSAGE_CHARACTERS,
+        "sender": {"type": "agent", "id": new_ulid()},
+    }

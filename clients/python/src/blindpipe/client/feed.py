@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from ..hooks import HookCaller
@@ -25,7 +26,9 @@ class Feed:
         self._account = account
         self._hooks = hooks
         self._missed_events = missed_events
-        self._frames: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._frames: asyncio.Queue[tuple[int, Frame] | None] = asyncio.Queue()
+        # Numbers the frames; deltas and typing have no cursor, and wait in memory as events do.
+        self._numbers = itertools.count()
         self._backlog = Backlog()
         self._acks = Acks(self._send_ack)
         self._received: str | None = None
@@ -61,24 +64,26 @@ class Feed:
             return
         if frame["type"] == "event":
             self._received = frame["cursor"]
-            if not self._backlog.add(frame["cursor"], size):
-                self._is_dropped = True
-                self._socket.drop()
         elif frame["type"] == "resync_required":
             self._received = frame["head"]
             self._missed_events()
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
-        self._frames.put_nowait(frame)
+        number = next(self._numbers)
+        self._frames.put_nowait((number, frame))
+        if not self._backlog.add(number, size):
+            self._is_dropped = True
+            self._socket.drop()
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
         """Frames in their order. Raises `Closed` where the server forbids another connection."""
         run = asyncio.create_task(self._socket.run())
         run.add_done_callback(lambda _run: self._frames.put_nowait(None))
         try:
-            while (frame := await self._frames.get()) is not None:
+            while (taken := await self._frames.get()) is not None:
+                number, frame = taken
                 yield frame
+                self._backlog.remove(number)
                 if frame["type"] == "event":
-                    self._backlog.remove(frame["cursor"])
                     self._acks.note(frame["cursor"])
             run.result()
         finally:

@@ -12,25 +12,25 @@ RESUME_BELOW_BYTES: Final = 4 * 1024 * 1024
 
 
 class Backlog:
-    """Counts events that came and are not handled, with the sizes of their frames."""
+    """Counts frames that came and are not handled, with their sizes, each under a name."""
 
     def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str | int, int] = {}
         self._bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
 
-    def add(self, cursor: str, size: int) -> bool:
-        """Counts an event of `size` bytes; false if it is the last that fits."""
-        self._bytes += size - self._sizes.get(cursor, 0)
-        self._sizes[cursor] = size
+    def add(self, name: str | int, size: int) -> bool:
+        """Counts a frame of `size` bytes; false if it is the last that fits."""
+        self._bytes += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
         if len(self._sizes) >= MAX_PENDING_EVENTS or self._bytes >= MAX_PENDING_BYTES:
             self._has_room.clear()
         return self._has_room.is_set()
 
-    def remove(self, cursor: str) -> None:
-        """An event waits no more."""
-        self._bytes -= self._sizes.pop(cursor, 0)
+    def remove(self, name: str | int) -> None:
+        """A frame waits no more."""
+        self._bytes -= self._sizes.pop(name, 0)
         if len(self._sizes) <= RESUME_BELOW_EVENTS and self._bytes <= RESUME_BELOW_BYTES:
             self._has_room.set()
 
