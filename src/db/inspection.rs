@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use secrecy::SecretString;
 use tokio_postgres::Client;
+
+use super::{Db, Plans};
+use crate::error::Result as OurResult;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -52,6 +56,24 @@ impl Inspection {
             schema: schema(&client).await,
             clock: clock(&client).await?,
         })
+    }
+
+    /// Connects as a node does, and returns the time-outs that such a connection lacks: a pooler
+    /// drops them, and the role has none. Errors: a node refuses the connection.
+    pub async fn missing_timeouts(url: &SecretString, wait: Duration) -> OurResult<Vec<String>> {
+        let db = Db::new(url, "blindpipe doctor", 1, Plans::Free, wait)?;
+        let rows = db
+            .read()
+            .await?
+            .query(
+                "-- inspection.timeouts
+                select name from pg_settings
+                where name in ('lock_timeout', 'idle_in_transaction_session_timeout') and setting = '0'
+                order by name",
+                &[],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| row.get("name")).collect())
     }
 }
 

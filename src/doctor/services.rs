@@ -6,6 +6,7 @@ use secrecy::ExposeSecret;
 
 use super::Report;
 use crate::{
+    auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
     config::Config,
     db::{Inspection as Postgres, migrate},
@@ -76,6 +77,9 @@ pub(super) async fn check_postgres(config: &Config, clock: &Clock, report: &mut 
     check_schema(&found, report);
     check_role(config, &found, report);
     check_connections(config, &found, report);
+    if !found.is_standby {
+        check_timeouts(config, report).await;
+    }
     check_clock("postgres.clock", clock, found.clock, report);
 }
 
@@ -144,7 +148,8 @@ fn check_connections(config: &Config, found: &Postgres, report: &mut Report) {
     // As `node::Stores` opens them.
     let writers = 2 * config.send_writers.0;
     let webhooks = if config.webhook_worker.0 { 6 } else { 2 };
-    let wanted = config.database_pool.0 + writers + 3 + 3 + webhooks;
+    let tokens = u32::try_from(MAX_CONCURRENT_LOOKUPS).unwrap_or(u32::MAX);
+    let wanted = config.database_pool.0 + writers + 3 + 3 + tokens + webhooks;
     let max = found.max_connections;
     report.require(
         "postgres.connections",
@@ -153,6 +158,34 @@ fn check_connections(config: &Config, found: &Postgres, report: &mut Report) {
         format!("{max} allowed, and a single node opens about {wanted}"),
         "raise max_connections, lower DATABASE_POOL_SIZE, or put PgBouncer between",
     );
+}
+
+/// Whether a node would take a connection: behind a pooler, the role itself needs time-outs.
+async fn check_timeouts(config: &Config, report: &mut Report) {
+    let part = "postgres.timeouts";
+    let remedy = "give the role of DATABASE_URL the time-outs that the chart's README has for \
+                  PgBouncer: `alter role … set statement_timeout = …`, twice \
+                  DATABASE_TIMEOUT_MS, and two others";
+    let wait = config.database_timeout.millis();
+    match Postgres::missing_timeouts(&config.database_url, wait).await {
+        Ok(missing) if missing.is_empty() => report.good(part, "a connection has all of them"),
+        Ok(missing) => {
+            let said = format!(
+                "connections through this pooler have no {}",
+                missing.join(" and no ")
+            );
+            report.warning(part, said, remedy);
+        }
+        Err(error) => {
+            let error = format!("{error:?}");
+            // A refusal of the pool says its reason twice, on two lines.
+            let reason = error.lines().next().unwrap_or_default();
+            let reason = reason
+                .split_once("hook failed: ")
+                .map_or(reason, |(_, own)| own);
+            report.fault(part, format!("nodes refuse to connect: {reason}"), remedy);
+        }
+    }
 }
 
 /// Whether Redis is new enough and forgets nothing by itself.

@@ -12,7 +12,8 @@ use fred::{
 
 use crate::support::{
     S3Server, SMTP_PASSWORD, Secrecy, SmtpServer, World, connect, empty_database,
-    followed_postgres, free_port, h2::Tls, private_redis, redis_client, serving, ulid,
+    followed_postgres, free_port, give_role_timeouts, h2::Tls, pgbouncer, private_redis, psql,
+    redis_client, services, serving, through, ulid,
 };
 
 /// Settings in which nothing is wrong.
@@ -78,6 +79,7 @@ async fn a_deployment_without_faults_is_told_so() {
         "postgres.schema",
         "postgres.role",
         "postgres.connections",
+        "postgres.timeouts",
         "postgres.clock",
         "redis.version",
         "redis.policy",
@@ -92,6 +94,46 @@ async fn a_deployment_without_faults_is_told_so() {
         );
     }
     assert!(said.contains("0 fault(s)"), "{said}");
+    let usual = [
+        ("DATABASE_POOL_SIZE", "8"),
+        ("SEND_WRITERS", "1"),
+        ("WEBHOOK_WORKER", "true"),
+    ];
+    let (_, said) = examine(&world, &usual).await;
+    // As `docs/scaling.md` and the chart's README count them.
+    assert!(said.contains("a node opens about 24"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_time_outs_behind_a_pooler_is_found() {
+    let Some(pooler) = pgbouncer("doctor").await else {
+        return;
+    };
+    let world = World::new(&[]).await;
+    let url = through(Some(pooler.port()), &serving(&world.database));
+    let own = [("DATABASE_URL", &*url), ("DATABASE_TIMEOUT_MS", "5000")];
+    finds(&world, &own, "postgres.timeouts").await;
+
+    give_role_timeouts(&world.database, Duration::from_secs(5)).await;
+    end_backends(&world).await;
+    let (code, said) = examine(&world, &own).await;
+    let good = said.contains("ok       postgres.timeouts: ");
+    assert!(code == 0 && good, "{said}");
+
+    let (_, name) = world.database.rsplit_once('/').expect("a database");
+    let reset = format!("alter role {SERVING_ROLE} in database \"{name}\" reset lock_timeout");
+    psql(&services().postgres.admin_url(), &reset).await;
+    end_backends(&world).await;
+    let (code, said) = examine(&world, &own).await;
+    let warned = said.contains("warning  postgres.timeouts: ") && said.contains("no lock_timeout");
+    assert!(code == 0 && warned, "{said}");
+}
+
+/// Ends the pooler's connections to Postgres, which are older than the role's settings.
+async fn end_backends(world: &World) {
+    let sql = "select pg_terminate_backend(pid) from pg_stat_activity
+               where datname = current_database() and usename = 'blindpipe_serve'";
+    psql(&world.database, sql).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
