@@ -153,7 +153,7 @@ CREATE OR REPLACE FUNCTION record_revocation()
  RETURNS trigger
  LANGUAGE plpgsql
  SECURITY DEFINER
- SET search_path TO 'public'
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 declare
     credential uuid;
@@ -186,7 +186,7 @@ CREATE OR REPLACE FUNCTION rotate_webhook_deliveries(retained integer)
  RETURNS integer
  LANGUAGE plpgsql
  SECURITY DEFINER
- SET search_path TO 'public'
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 declare
     today date := (app_now() at time zone 'utc')::date;

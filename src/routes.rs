@@ -17,6 +17,7 @@ use crate::{
     auth::{
         agent::AgentToken,
         caller::{Caller, CallerToken},
+        signed::is_signed,
         user::UserToken,
     },
     error::{Code, Result},
@@ -30,7 +31,11 @@ use crate::{
         client::{self, ClientIp},
         trace,
     },
-    limits::{Limiter, table::Limit},
+    ids::PrincipalKind,
+    limits::{
+        Limiter,
+        table::{Limit, Per},
+    },
 };
 
 /// The callers that a route accepts.
@@ -52,8 +57,11 @@ pub struct Charges {
     /// Whether each call is charged to the default budget of its caller: `default_user`, an agent's
     /// tier or `default_ip`. The guard charges it before the body is read.
     pub default: bool,
-    /// The budgets of the calling principal that the guard charges beside it.
+    /// The budgets of the calling principal that the guard charges beside it: those of users for a
+    /// user, and those of agents for an agent.
     pub principal: &'static [Limit],
+    /// Whether a signed address opens the route too. The handler charges such a call.
+    pub signed: bool,
     /// The route's other budgets. Its handler charges them, since their keys differ.
     pub own: &'static [Limit],
 }
@@ -68,6 +76,7 @@ const fn default(own: &'static [Limit]) -> Charges {
     Charges {
         default: true,
         principal: &[],
+        signed: false,
         own,
     }
 }
@@ -77,7 +86,16 @@ const fn principal(principal: &'static [Limit]) -> Charges {
     Charges {
         default: false,
         principal,
+        signed: false,
         own: &[],
+    }
+}
+
+/// Budgets of the calling principal on a route that a signed address opens too.
+const fn signed(budgets: &'static [Limit]) -> Charges {
+    Charges {
+        signed: true,
+        ..principal(budgets)
     }
 }
 
@@ -86,6 +104,7 @@ const fn own(own: &'static [Limit]) -> Charges {
     Charges {
         default: false,
         principal: &[],
+        signed: false,
         own,
     }
 }
@@ -136,6 +155,9 @@ async fn guard(
     request: Request,
     next: Next,
 ) -> Result<Response> {
+    if charges.signed && is_signed(&request) {
+        return Ok(next.run(request).await);
+    }
     let (mut parts, body) = request.into_parts();
     let limiter = Limiter::from_request_parts(&mut parts, &app).await?;
     let claim = match access {
@@ -150,11 +172,17 @@ async fn guard(
         }
         Access::Either => CallerToken::from_request_parts(&mut parts, &app).await?,
     };
+    let caller = claim.principal();
     if charges.default {
-        limiter.check_default(claim.principal()).await?;
+        limiter.check_default(caller).await?;
     }
-    for limit in charges.principal {
-        limiter.check(*limit, claim.principal().wire_id()).await?;
+    let owned = |limit: &&Limit| match limit.per() {
+        Per::User => caller.kind() == PrincipalKind::User,
+        Per::Agent => caller.kind() == PrincipalKind::Agent,
+        _ => true,
+    };
+    for limit in charges.principal.iter().filter(owned) {
+        limiter.check(*limit, caller).await?;
     }
     claim.attach(&mut parts);
     let caller = Caller::from_request_parts(&mut parts, &app).await?;
@@ -262,8 +290,8 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)).reads(NO_USER_DATA),
         route(POST,   "/groups/{conversation_id}/agent-instances", User,   default(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
-        route(POST,   "/files",                      User,   own(&[UserFileUpload]), post(files::http::request_of_user)),
-        route(PUT,    "/files/{upload_id}/upload",   User,   own(&[UserFileUpload]), put(files::http::put_of_user)),
+        route(POST,   "/files",                      User,   principal(&[UserFileUpload]), post(files::http::request_of_user)),
+        route(PUT,    "/files/{upload_id}/upload",   User,   signed(&[UserFileUpload]), put(files::http::put_of_user)),
         route(POST,   "/shares",                     User,   DEFAULT, post(shares::http::create)),
         route(DELETE, "/shares/{share_id}",          User,   DEFAULT, delete(shares::http::end)),
 
@@ -275,7 +303,7 @@ pub fn table() -> Vec<Route> {
 
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)).reads(NO_USER_DATA),
         route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)).reads(NO_USER_DATA),
-        route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
+        route(GET,    "/objects/{object_key}",       Either, signed(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)).reads(NO_USER_DATA),
@@ -294,10 +322,10 @@ pub fn table() -> Vec<Route> {
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)).reads(NO_USER_DATA),
-        route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)).reads(NO_USER_DATA),
-        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/files",    Agent,  principal(&[AgentFileUpload]), post(files::http::request_of_agent)).reads(NO_USER_DATA),
+        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  signed(&[AgentFileUpload]), put(files::http::put_of_agent)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)).reads(NO_USER_DATA),
-        route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/grants/request", Agent,  principal(&[AgentGrantRequest]), post(grants::http::request)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)).reads(&[ToolCall]),
         route(GET,    "/agents/{agent_id}/conversations", Agent,  principal(&[AgentConversations]), get(conversations::http::list_of_agent)).reads(&[ConversationList]),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)).reads(&[History]),

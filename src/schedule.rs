@@ -41,6 +41,8 @@ const INBOX_RETENTION_DAYS: i32 = 30;
 pub struct Schedule {
     /// The unit of work over the jobs' own connections, which requests cannot exhaust.
     pub work: UnitOfWork,
+    /// The unit of work for deadlines, which jobs cannot hold up.
+    pub deadlines: UnitOfWork,
     /// The operator's budgets. A guard is kept for the window of its limit.
     pub budgets: Overrides,
     /// The key that mailed codes are derived with.
@@ -158,7 +160,7 @@ impl Schedule {
     async fn expire_tool_calls(self) {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
-            if let Err(error) = tool_calls::expire(&self.work).await {
+            if let Err(error) = tool_calls::expire(&self.deadlines).await {
                 error.log_in("tool_calls.expire", "the next round denies them");
             }
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::{
-    extract::FromRequestParts,
-    http::{header, request::Parts},
+    extract::{FromRequestParts, Request},
+    http::{HeaderMap, Uri, header, request::Parts},
 };
 
 use super::Reverify;
@@ -19,6 +19,17 @@ pub struct TokenOrSignature<T> {
     pub credential: Option<Arc<dyn Reverify>>,
 }
 
+/// Whether a request has a signature in its address, and no token.
+pub fn is_signed(request: &Request) -> bool {
+    has_signature_alone(request.uri(), request.headers())
+}
+
+fn has_signature_alone(uri: &Uri, headers: &HeaderMap) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.split('&').any(|pair| pair.starts_with("sig="))
+        && !headers.contains_key(header::AUTHORIZATION)
+}
+
 impl<T, S> FromRequestParts<S> for TokenOrSignature<T>
 where
     T: FromRequestParts<S, Rejection = Error>,
@@ -27,9 +38,7 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let query = parts.uri.query().unwrap_or_default();
-        let is_signed = query.split('&').any(|pair| pair.starts_with("sig="));
-        let caller = match is_signed && !parts.headers.contains_key(header::AUTHORIZATION) {
+        let caller = match has_signature_alone(&parts.uri, &parts.headers) {
             true => None,
             false => Some(T::from_request_parts(parts, state).await?),
         };

@@ -82,8 +82,9 @@ impl Plans {
 
     /// The longest wait for a lock, and the longest life of an idle transaction.
     fn timeouts(self, wait: Duration) -> [Duration; 2] {
+        // Every lock of a frozen node ends with its idle transaction.
         match self {
-            Plans::Free | Plans::PinnedDeferred => [wait, 5 * wait],
+            Plans::Free | Plans::PinnedDeferred => [wait, wait / 4],
             Plans::Pinned => [wait / 10, wait / 4],
         }
     }

@@ -79,17 +79,23 @@ pub async fn poll(
     if let Some(subscription) = &subscription {
         subscription.set_start(bounds.cursor(after));
     }
-    let mut events = inbox.poll(caller.id, after, limit).await?;
+    let expired = async || Ok::<_, Error>(inbox.bounds(&reader).await?.expired());
+    let Some(mut events) = inbox.poll(caller.id, bounds.cursor(after), limit).await? else {
+        return Err(expired().await?);
+    };
     if let Some(subscription) = subscription.filter(|_| events.is_empty()) {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(wait)) => {}
             () = subscription.notified() => {
                 if matches!(subscription.take().end, Some(End::EpochChanged { .. })) {
-                    return Err(inbox.bounds(&reader).await?.expired());
+                    return Err(expired().await?);
                 }
                 // The token may have been revoked during the wait.
                 AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.revoked).await?;
-                events = inbox.poll(caller.id, after, limit).await?;
+                events = match inbox.poll(caller.id, bounds.cursor(after), limit).await? {
+                    Some(events) => events,
+                    None => return Err(expired().await?),
+                };
             }
         }
     }

@@ -159,7 +159,7 @@ impl Inbox {
     /// Postgres's timeline and the operator's count of restores. It rises whenever committed events
     /// may have been lost.
     pub async fn epoch(&self) -> Result<u64> {
-        store::epoch(&self.db).await
+        store::epoch(&self.db.read().await?).await
     }
 
     /// The connections that it reads over.
@@ -192,24 +192,38 @@ impl Inbox {
         store::read(&client, principal, after, limit, bytes).await
     }
 
-    /// Like [`read`](Self::read) for an agent's poll, which the reading transaction logs.
-    pub async fn poll(&self, agent: AgentId, after: i64, limit: i64) -> Result<Vec<Entry>> {
+    /// Like [`read`](Self::read) for an agent's poll, which the reading transaction logs. None if
+    /// the cursor is of an earlier epoch.
+    pub async fn poll(
+        &self,
+        agent: AgentId,
+        after: Cursor,
+        limit: i64,
+    ) -> Result<Option<Vec<Entry>>> {
         metrics::inbox_read();
         let limit = limit.min(MAX_PAGE_EVENTS);
         let page = self.db.run("inbox.poll", async |tx| {
-            let page = store::read(tx, agent.0, after, limit, MAX_PAGE_BYTES).await?;
+            // In this order, so that the events are of this epoch or of an earlier one.
+            let (page, epoch) = tokio::join!(
+                store::read(tx, agent.0, after.seq, limit, MAX_PAGE_BYTES),
+                store::epoch(tx)
+            );
+            let page = page?;
+            if epoch? != after.epoch {
+                return Ok(None);
+            }
             if let Some(last) = page.last() {
                 // The row of the poll ends where pushed events are logged from.
                 log_pushes(tx, agent.0).await?;
                 let reads = Reads {
                     agents: &[agent.0],
                     up_to: &[Some(last.seq)],
-                    after: Some(after),
+                    after: Some(after.seq),
                     epoch: None,
                 };
                 store::log_reads(tx, &reads).await?;
             }
-            Ok(page)
+            Ok(Some(page))
         });
         page.await
     }

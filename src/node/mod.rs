@@ -84,7 +84,7 @@ struct Stores {
     db: Db,
     /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
-    /// For the sweep and the acks, so that a storm of requests cannot.
+    /// For the sweep, the acks and the deadlines, so that a storm of requests cannot.
     quiet_db: Db,
     /// For the jobs, so that they keep neither waiting.
     jobs_db: Db,

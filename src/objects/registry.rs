@@ -198,6 +198,9 @@ pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
             .await?
             .execute(
                 "-- objects.forget
+                with nameless as (
+                    update upload set filename = '', content_type = '' where object_key = $1 and state = 'confirmed'
+                )
                 delete from object where object_key = $1",
                 &[&key.as_str()],
             )

@@ -77,6 +77,16 @@ pub async fn open_group(
     open_one(&work, &limiter, &user, OpenConversation::Group(body)).await
 }
 
+/// Whether the two already have the conversation.
+async fn is_there(db: &Db, user: &User, body: &OpenConversation) -> Result<bool> {
+    let other = match body {
+        OpenConversation::Direct { user_id } => user_id.0,
+        OpenConversation::Agent { agent_id } => agent_id.0,
+        OpenConversation::Group(_) => return Ok(false),
+    };
+    store::exists(&db.read().await?, [user.id.0, other]).await
+}
+
 /// Opens a conversation. Only one that is new is charged to `conversation_open`.
 async fn open_one(
     work: &UnitOfWork,
@@ -84,7 +94,10 @@ async fn open_one(
     user: &User,
     body: OpenConversation,
 ) -> Result<Response> {
-    let reservation = limiter.reserve(Limit::ConversationOpen, user.id).await?;
+    let reservation = match is_there(work.db(), user, &body).await? {
+        true => None,
+        false => Some(limiter.reserve(Limit::ConversationOpen, user.id).await?),
+    };
     let opened = work.run("conversations.open", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;
         let user = user.id;
@@ -100,7 +113,8 @@ async fn open_one(
         }
     });
     let opened = opened.await;
-    if !opened.as_ref().is_ok_and(|opened| opened.is_new) {
+    let is_new = opened.as_ref().is_ok_and(|opened| opened.is_new);
+    if let Some(reservation) = reservation.filter(|_| !is_new) {
         limiter.refund(reservation).await;
     }
     let store::Opened {

@@ -15,7 +15,6 @@ use crate::{
     error::Result,
     http::{Data, Json, List, Page, Path, Query},
     ids::GrantId,
-    limits::{Limiter, table::Limit},
     work::UnitOfWork,
 };
 
@@ -27,12 +26,10 @@ use crate::{
 /// `NOT_FOUND`, `RELATION_REQUIRED`, `SCOPE_NOT_DECLARED`.
 pub async fn request(
     agent: Agent,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Json(body): Json<RequestGrant>,
 ) -> Result<Response> {
     let scopes = rules::requested(&body)?;
-    limiter.check(Limit::AgentGrantRequest, agent.id).await?;
     let requested = work.run("grants.request", async |tx| {
         store::request(tx, agent, &body, scopes).await
     });

@@ -248,6 +248,7 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
         if let Some(conversation) = conversation {
             objects::registry::purge(tx, conversation).await?;
         }
+        purge_consent(tx, id).await?;
         tx.execute(
             "-- relations.purged
             update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end
@@ -257,6 +258,25 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
         .await?;
     }
     Ok(true)
+}
+
+/// Empties the answers to the tool calls of an ended relation, and the words of its grants.
+async fn purge_consent(tx: &db::Tx, relation: RelationId) -> Result<()> {
+    tx.execute(
+        "-- relations.purge_results
+        update tool_call t set result = null from relation r
+        where r.relation_id = $1 and r.state <> 'active' and t.result is not null and t.created_at <= r.revoked_at
+            and t.user_id = r.user_id and t.agent_id = r.agent_id",
+        &[&relation],
+    )
+    .await?;
+    tx.execute(
+        "-- relations.purge_reasons
+        update agent_grant set reason = null where relation_id = $1 and reason is not null",
+        &[&relation],
+    )
+    .await?;
+    Ok(())
 }
 
 /// A relation whose purge is due, and its conversation, locked. Reopening the relation locks it

@@ -125,13 +125,14 @@ where a.state <> 'deleted' and ($3::uuid is null or a.agent_id < $3)
     and (position(lower($2) in lower(a.display_name)) > 0 or word_similarity($2, a.display_name) >= $5)
 order by a.agent_id desc limit $4";
 
-/// Confirmed uploads, by the name that the uploader declared.
+/// Files that can be read, by the name that the uploader declared.
 const FILES: &str = "-- search.files
 select f.upload_id as id, f.filename as title, position(lower($2) in lower(f.filename)) > 0 as is_substring, f.conversation_id
 from member m
 cross join lateral (select * from upload where conversation_id = m.conversation_id and state = 'confirmed' offset 0) f
 where m.principal_id = $1 and ($3::uuid is null or f.upload_id < $3)
     and (position(lower($2) in lower(f.filename)) > 0 or word_similarity($2, f.filename) >= $5)
+    and exists (select from live_object o where o.object_key = f.object_key)
 order by f.upload_id desc limit $4";
 
 /// At most `rows` messages that have all tokens, newest first, after the last one seen.

@@ -7,7 +7,7 @@ mod read;
 use uuid::Uuid;
 
 use crate::{
-    db::{Db, Tx},
+    db::{Conn, Tx},
     error::Result,
     ids::Principal,
 };
@@ -43,8 +43,7 @@ impl Reader {
 }
 
 /// The epoch: the timeline in the high bits, the count of restores in the low bits.
-pub async fn epoch(db: &Db) -> Result<u64> {
-    let client = db.read().await?;
+pub async fn epoch(client: &Conn) -> Result<u64> {
     let row = client
         .query_one(
             "-- inbox.epoch

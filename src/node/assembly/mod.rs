@@ -179,6 +179,7 @@ fn start_jobs(
     let Base { config, tasks, .. } = base;
     let schedule = Schedule {
         work: accounts.work.over(stores.jobs_db.clone()),
+        deadlines: accounts.work.over(stores.quiet_db.clone()),
         budgets: overrides,
         codes: accounts.codes.clone(),
         mailer: Mailer::new(&config.mail_url, &config.mail_from)?,

@@ -252,8 +252,18 @@ async fn grants_end_by_time_and_by_their_user() {
         .await
         .expect(200);
     let waiting = text(&stage.ask(&["location:read"]).await, "grant_id");
-    assert_eq!(stage.call("clipboard:read").await["status"], "pending");
-    stage.advance(60).await;
+    stage.advance(50).await;
+    let call = stage.call("clipboard:read").await;
+    assert_eq!(call["status"], "pending");
+    stage.advance(10).await;
+    // A call outlives its grant in no device.
+    let late = respond(
+        alice,
+        &text(&call, "request_id"),
+        json!({ "status": "executed" }),
+    )
+    .await;
+    late.refused(409, "TOOL_CALL_EXPIRED");
     assert_eq!(stage.call("clipboard:read").await["status"], "denied");
     assert_eq!(statuses(alice, "").await, ["pending", "expired"]);
     let unchanged = alice.delete(format!("/grants/{short}")).await.expect(200);

@@ -127,7 +127,7 @@ const NOISE: Duration = Duration::from_millis(150);
 fn p99_within(times: &[(Duration, Duration)], phase: impl Fn(Duration) -> bool) -> Duration {
     let times = times.iter().filter(|(began, _)| phase(*began));
     let mut times = Vec::from_iter(times.map(|(_, took)| *took));
-    assert!(times.len() > 50, "only {} sends", times.len());
+    assert!(times.len() > 20, "only {} sends", times.len());
     p99(&mut times)
 }
 

@@ -44,7 +44,7 @@ async fn unconfirmed_bytes_go_after_a_day(kind: StoreKind) {
 on_stores!(unconfirmed_bytes_go_after_a_day: folder, bucket, direct);
 
 async fn until_counted(stage: &Stage, sql: &str, n: i64) {
-    for _ in 0..400 {
+    for _ in 0..1_600 {
         if count(stage.database(), sql).await == n {
             return;
         }
@@ -88,6 +88,9 @@ async fn files_go_with_their_relation(kind: StoreKind) {
     stage.nodes[0].advance(2 * DAY).await;
     stage.ask_for("purge_relations").await;
     stage.agent.get(&path).await.expect(200);
+    let search = "/search?q=notes.txt";
+    let found = back(&stage).await.get(search).await.expect(200);
+    assert_eq!(found.body["data"][0]["title"], "notes.txt");
 
     end().await;
     stage.nodes[0]
@@ -97,6 +100,11 @@ async fn files_go_with_their_relation(kind: StoreKind) {
     stage.until_stored(0).await;
     let alice = back(&stage).await;
     alice.get(&path).await.refused(404, "NOT_FOUND");
+    // Nothing remembers its name.
+    let found = alice.get(search).await.expect(200);
+    assert_eq!(found.body["data"], json!([]));
+    let named = "select count(*) from upload where filename <> ''";
+    assert_eq!(count(stage.database(), named).await, 0);
 }
 
 on_stores!(files_go_with_their_relation: folder, direct);

@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Agent, Answer, Caller, S3Server, TestNode, User, nodes_with, psql, services, ulid,
+    Agent, Answer, Caller, S3Server, TestNode, User, nodes_with, request_upkeep, services, ulid,
 };
 
 const LIMITS: &str = "agent_file_upload=10000/s,user_file_upload=10000/s,agent_object_get=10000/s,\
@@ -200,7 +200,7 @@ impl Stage {
 
     /// Waits until no multipart upload is open. The nodes' own jobs bring that about.
     pub async fn until_no_parts(&self) {
-        for turn in 0..400 {
+        for turn in 0..1_600 {
             if turn % 20 == 0 {
                 self.ask_for("sweep_objects").await;
             }
@@ -214,7 +214,7 @@ impl Stage {
 
     /// Waits until the store has so many files. The nodes' own jobs bring that about.
     pub async fn until_stored(&self, n: usize) {
-        for turn in 0..400 {
+        for turn in 0..1_600 {
             if turn % 20 == 0 {
                 self.ask_for("sweep_objects").await;
             }
@@ -228,11 +228,7 @@ impl Stage {
 
     /// Asks the nodes for a kind of upkeep, which they otherwise do at intervals of real time.
     pub async fn ask_for(&self, upkeep: &str) {
-        let sql = format!(
-            "insert into job (kind, payload, unique_key) values ('upkeep', '{{\"upkeep\":\"{upkeep}\"}}', '{upkeep}')
-             on conflict do nothing"
-        );
-        psql(self.database(), &sql).await;
+        request_upkeep(self.database(), upkeep).await;
     }
 }
 

@@ -40,6 +40,20 @@ async fn dump(client: &Client) -> String {
     format!("{HEADER}{}\n", statements.join("\n\n"))
 }
 
+/// A function that runs as the owner would else take its caller's temporary tables for the schema's.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_the_owner_see_no_temporary_tables() {
+    let client = migrated().await;
+    let sql = "select proname::text, coalesce(array_to_string(proconfig, ';'), '') as settings from pg_proc
+               where prosecdef and pronamespace = 'public'::regnamespace";
+    let functions = client.query(sql, &[]).await.expect("a catalog");
+    assert!(functions.len() >= 7, "{}", functions.len());
+    for function in functions {
+        let (name, settings): (&str, &str) = (function.get(0), function.get(1));
+        assert_eq!(settings, "search_path=public, pg_temp", "{name}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_committed_dump_makes_the_schema_of_the_migrations() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sql/schema.sql");

@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
+use blindpipe::routes::{self, Access};
+use blindpipe_protocol::limits::{Limit, Per};
 use devcluster::certs::Certificates;
 use reqwest::{Method, Version};
+use serde_json::json;
 
 use crate::support::{Caller, User, World, forged, nodes_with};
 
@@ -192,29 +195,58 @@ async fn a_proxy_may_write_ports_beside_addresses() {
     }
 }
 
+/// The calls of a principal that each of its budgets admits.
+const ADMITTED_CALLS: usize = 4;
+
+/// Budgets of a few calls for everything that counts by principal.
+fn few_calls() -> String {
+    let counts = |limit: &&Limit| {
+        use Per::{Agent, AgentAndRoute, Principal, User, UserAndRoute};
+        let per = limit.per();
+        matches!(per, Agent | AgentAndRoute | Principal | User | UserAndRoute)
+    };
+    let own = Limit::ALL.iter().filter(counts);
+    let own = own.map(|limit| format!("{}={ADMITTED_CALLS}/10min", limit.scope()));
+    let made_up = "agent_token_unknown=3/10min".to_owned();
+    Vec::from_iter(own.chain([made_up])).join(",")
+}
+
+/// The path of a template, with an agent's id and made-up ids.
+fn filled(template: &str, agent: &str) -> String {
+    let made_up = crate::support::ulid().to_string();
+    let part = |part: &str| match part.strip_prefix('{') {
+        Some("agent_id}") => agent.to_owned(),
+        Some(_) => made_up.clone(),
+        None => part.to_owned(),
+    };
+    Vec::from_iter(template.split('/').map(part)).join("/")
+}
+
+/// Calls a route until it refuses. Each call before that is beyond Postgres, which cannot answer.
+async fn is_refused_by_its_budget(caller: &Caller, method: &Method, path: &str) {
+    for n in 0..=ADMITTED_CALLS {
+        // A send is read before it is charged.
+        let body = json!({
+            "client_message_id": crate::support::ulid().to_string(), "conversation_id": crate::support::ulid().to_string(),
+            "payload": { "type": "text" },
+        });
+        let call = caller.request(method.clone(), path).json(&body);
+        let answer = caller.send(call).await;
+        if answer.status == 429 {
+            return;
+        }
+        assert!(answer.status >= 500, "{method} {path}: {}", answer.status);
+        assert!(n < ADMITTED_CALLS, "{method} {path}: no budget");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_call_of_a_proven_caller_asks_postgres_nothing() {
-    let [a] = nodes_with(&[(
-        "LIMIT_OVERRIDES",
-        "default_user=3/10min,user_conversations_list=3/10min,keys_lookup=3/10min,agent_poll=3/10min,\
-         agent_token_unknown=3/10min",
-    )])
-    .await;
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", &few_calls())]).await;
     let alice: User = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
-    let directory = format!("/keys/users/{}/devices", alice.id);
     let poll = format!("/agents/{}/messages/poll", agent.id);
-    let calls = [
-        (&alice.caller, "/users/me"),
-        (&alice.caller, "/conversations"),
-        (&alice.caller, &directory),
-        (&agent.caller, &poll),
-    ];
-    for (caller, path) in calls {
-        for _ in 0..3 {
-            caller.get(path).await.expect(200);
-        }
-    }
+    agent.get(&poll).await.expect(200);
     // Made-up tokens of an address have a budget as well.
     let stranger = a.anon();
     let made_up = |n: u32| stranger.with_token(&forged(&format!("{n:08}"), n));
@@ -222,15 +254,27 @@ async fn a_refused_call_of_a_proven_caller_asks_postgres_nothing() {
         let refused = made_up(n).get(&poll).await;
         refused.refused(401, "AGENT_TOKEN_INVALID");
     }
-    // Nobody can ask Postgres any more; who is beyond the budget is told so all the same.
+    // Nobody can ask Postgres any more. A caller beyond the budget is told so all the same.
     crate::support::psql(
         &a.world.database,
         "alter table session rename to session_away; alter table agent_token rename to agent_token_away;
          drop view live_session cascade; drop view live_agent_token cascade",
     )
     .await;
-    for (caller, path) in calls {
-        caller.get(path).await.refused(429, "RATE_LIMITED");
+    let callers = [
+        (Access::User, &alice.caller),
+        (Access::Agent, &agent.caller),
+    ];
+    for route in routes::table() {
+        // A revocation has no budget: nothing may hold it up.
+        let has_none = route.path == "/agents/{agent_id}/token";
+        for (kind, caller) in callers {
+            if has_none || ![kind, Access::Either].contains(&route.caller) {
+                continue;
+            }
+            let path = filled(route.path, &agent.id);
+            is_refused_by_its_budget(caller, &route.method, &path).await;
+        }
     }
     let refused = made_up(3).get(&poll).await;
     refused.refused(429, "RATE_LIMITED");

@@ -48,8 +48,8 @@ pub use self::{
     services::{
         blocked, chosen_redis, connect, crowd, db, empty_database, followed_postgres,
         give_role_timeouts, has_pgbouncer, pgbouncer, private_redis, psql, redis_client,
-        redis_cluster, redis_link, redis_sentinels, services, serving, spawn, synchronous_postgres,
-        through, waiting,
+        redis_cluster, redis_link, redis_sentinels, request_upkeep, services, serving, spawn,
+        synchronous_postgres, through, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

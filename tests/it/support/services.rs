@@ -156,7 +156,7 @@ pub async fn give_role_timeouts(database: &str, wait: Duration) {
     for (setting, timeout) in [
         ("statement_timeout", 2 * wait),
         ("lock_timeout", wait),
-        ("idle_in_transaction_session_timeout", 5 * wait),
+        ("idle_in_transaction_session_timeout", wait / 4),
     ] {
         let ms = timeout.as_millis();
         let sql = format!("alter role {SERVING_ROLE} in database {name} set {setting} = {ms}");
@@ -231,6 +231,15 @@ pub async fn waiting(client: &impl GenericClient) -> usize {
                )";
     let now: i64 = client.query_one(sql, &[]).await.expect("a count").get(0);
     usize::try_from(now).expect("a small number")
+}
+
+/// Requests a kind of upkeep, which any node of the database does.
+pub async fn request_upkeep(database: &str, upkeep: &str) {
+    let sql = format!(
+        "insert into job (kind, payload, unique_key) values ('upkeep', '{{\"upkeep\":\"{upkeep}\"}}', '{upkeep}')
+         on conflict do nothing"
+    );
+    psql(database, &sql).await;
 }
 
 /// Waits until `wanted` statements wait for a lock.

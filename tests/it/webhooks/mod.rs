@@ -62,7 +62,7 @@ async fn until_logged(
     query: &str,
     holds: impl Fn(&[Value]) -> bool,
 ) -> Vec<Value> {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         let log = deliveries(by, agent, query).await;
         if holds(&log) {
             return log;
@@ -79,7 +79,7 @@ async fn shown(by: &User, agent: &Agent) -> Value {
 
 /// Waits until the agent is in a state, or has acked something.
 async fn until(by: &User, agent: &Agent, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         let now = shown(by, agent).await;
         if holds(&now) {
             return now;

@@ -16,7 +16,7 @@ pub use self::{
     change::{Change, change},
     leave::{MembershipScope, leave_next, remove_member},
     marks::{ReadMark, conversations_with_untold_marks, read_up_to, tell_marks},
-    open::{NewGroup, Opened, open_agent, open_direct, open_group},
+    open::{NewGroup, Opened, exists, open_agent, open_direct, open_group},
     read::{page, view},
 };
 use super::{Conversation, Member};

@@ -3,6 +3,7 @@ use uuid::Uuid;
 
 use super::{add_member, emit_whole, require_rotation, whole};
 use crate::{
+    db::Conn,
     error::{Code, Error, Result},
     events::Event,
     features::{agents, blocks, conversations::Conversation, relations},
@@ -127,9 +128,9 @@ async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Resu
 }
 
 /// Whether the two have a conversation.
-async fn exists(tx: &Tx, pair: [Uuid; 2]) -> Result<bool> {
+pub async fn exists(db: &Conn, pair: [Uuid; 2]) -> Result<bool> {
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-    let row = tx
+    let row = db
         .query_opt(
             "-- conversations.find_pair
             select 1 from conversation where pair_low = $1 and pair_high = $2",

@@ -48,12 +48,6 @@ pub async fn read(
     (Path(key), Query(signed)): (Path<String>, Query<SignedQuery>),
     headers: HeaderMap,
 ) -> Result<Response> {
-    if let Some(caller) = &token.caller {
-        match caller.principal() {
-            Principal::User(user) => limiter.check(Limit::UserObjectGet, user).await?,
-            Principal::Agent(agent) => limiter.check(Limit::AgentObjectGet, agent).await?,
-        }
-    }
     let key = ObjectKey::read(&key).ok_or(Code::NotFound)?;
     let reader = match &token.caller {
         Some(caller) => Reader::Principal(caller.principal()),

@@ -80,7 +80,8 @@ pub async fn put_of_user(
     put(&work, &objects, upload, right, body).await
 }
 
-/// Finds the upload that the caller may write, and charges its owner.
+/// Finds the upload that the caller may write. A signed address is charged to the owner of the
+/// upload; a caller with a token is charged already.
 async fn admit<C: Future<Output = Result<()>>>(
     work: &UnitOfWork,
     objects: &Objects,
@@ -90,9 +91,8 @@ async fn admit<C: Future<Output = Result<()>>>(
     is_right: impl Fn(Principal) -> bool,
     charge: impl Fn(Principal) -> C,
 ) -> Result<UploadRight> {
-    match caller {
-        Some((owner, _)) => charge(owner).await?,
-        None => objects.links.verify_upload(signed, upload)?,
+    if caller.is_none() {
+        objects.links.verify_upload(signed, upload)?;
     }
     let row = store::find(work.db(), upload).await?;
     let row = row.filter(|row| is_right(row.owner));

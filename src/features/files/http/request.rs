@@ -15,11 +15,7 @@ use crate::{
     },
     http::{Created, Json},
     ids::{Principal, UploadId},
-    limits::{
-        Limiter,
-        quotas::{UPLOAD_TTL, UPLOAD_URL_TTL},
-        table::Limit,
-    },
+    limits::quotas::{UPLOAD_TTL, UPLOAD_URL_TTL},
     objects::{DirectUpload, Objects, registry},
     work::UnitOfWork,
 };
@@ -31,12 +27,10 @@ use crate::{
 /// `FILE_TOO_LARGE`, `NOT_CONVERSATION_MEMBER_UPLOAD`, `RELATION_REVOKED`.
 pub async fn request_of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
     Json(asked): Json<RequestUpload>,
 ) -> Result<Created<RequestedUpload>> {
-    limiter.check(Limit::AgentFileUpload, agent.id).await?;
     let (owner, route) = (
         Principal::Agent(agent.id),
         format!("/agents/{}/files", agent.id),
@@ -50,12 +44,10 @@ pub async fn request_of_agent(
 /// of an agent.
 pub async fn request_of_user(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
     Json(asked): Json<RequestUpload>,
 ) -> Result<Created<RequestedUpload>> {
-    limiter.check(Limit::UserFileUpload, user.id).await?;
     let owner = Principal::User(user.id);
     request(&work, &objects, owner, user.session.0, asked, "/files").await
 }

@@ -52,7 +52,7 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
     })
 }
 
-/// The present state of a call. Its result is the user's data.
+/// The present state of a call. Its result is the user's data, which ends with the relation.
 async fn replayed(tx: &Tx, agent: AgentId, state: ToolCallState) -> Result<Requested> {
     if state.payload.is_some() {
         let read = Read::of(state.conversation_id);
@@ -68,9 +68,11 @@ async fn find(tx: &Tx, agent: AgentId, request_id: &str) -> Result<Option<ToolCa
     let row = tx
         .query_opt(
             "-- tool_calls.find
-            select call_id, agent_id, request_id, user_id, conversation_id, scope, sensitivity, device_id, prompt_required, status,
-                reason, result, answered_by, expires_at
-            from tool_call where agent_id = $1 and request_id = $2",
+            select t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id,
+                t.prompt_required, t.status, t.reason, t.answered_by, t.expires_at,
+                case when exists (select from relation r where r.user_id = t.user_id and r.agent_id = t.agent_id
+                    and r.state = 'active') then t.result end as result
+            from tool_call t where t.agent_id = $1 and t.request_id = $2",
             &[&agent, &request_id],
         )
         .await?;

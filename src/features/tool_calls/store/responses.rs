@@ -43,11 +43,11 @@ pub async fn respond(
             select t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
                 t.reason, t.result, t.answered_by, t.expires_at,
                 c.encryption, t.expires_at <= app_now() as is_late,
-                coalesce(g.status = 'approved' and r.state = 'active', false) as is_granted,
+                coalesce(g.state = 'approved', false) as is_granted,
                 t.device_id is null or t.device_id in (d.device_id, d.renamed_from) as is_asked, d.device_id as by_device
             from tool_call t join conversation c using (conversation_id)
             join session s on s.session_id = $3 join device d on d.user_id = s.user_id and d.device_id = s.device_id
-            left join agent_grant g using (grant_id) left join relation r using (relation_id)
+            left join agent_grant_shown g using (grant_id)
             where t.user_id = $1 and t.request_id = $2",
             &[&user, &request_id, &session],
         )
@@ -60,7 +60,7 @@ pub async fn respond(
         return repeated(call, &device, response.status);
     }
     if row.get("is_late") {
-        return Err(expired("user_timeout"));
+        return Err(expired(timeout_reason(call.state.prompt_required)));
     }
     if !row.get::<_, bool>("is_granted") {
         return Err(expired(GRANT_REVOKED));
@@ -87,6 +87,14 @@ fn repeated(call: Stored, device: &str, status: AnswerStatus) -> Result<ToolCall
         return Ok(call.state);
     }
     Err(Error::from(Code::AlreadyDecided).with("status", call.state.status.as_str()))
+}
+
+/// The reason that the sweep gives to a call that nobody answered in time.
+const fn timeout_reason(prompt_required: bool) -> &'static str {
+    match prompt_required {
+        true => "user_timeout",
+        false => "device_timeout",
+    }
 }
 
 fn expired(reason: &str) -> Error {

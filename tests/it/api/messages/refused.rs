@@ -142,7 +142,7 @@ async fn a_silent_limiter_holds_no_locks() {
     saying.await.expect("no panic").expect(201);
     // It was decided by the node's own share, once Redis had been given up.
     assert!(
-        looks > 10 && started.elapsed() > Duration::from_millis(200),
+        looks > 2 && started.elapsed() > Duration::from_millis(200),
         "{looks} in {:?}",
         started.elapsed()
     );

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    super::{Stage, call, declare, respond, text},
+    super::{Stage, ask, call, decide, declare, respond, text},
     ended, execute, outcome,
 };
-use crate::support::ProcessNode;
+use crate::support::{ProcessNode, connect, request_upkeep};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_grant_a_call_is_denied_at_once() {
@@ -121,7 +121,53 @@ async fn low_runs_without_a_prompt_and_its_result_comes_back() {
     // A silent call that no device takes ends as well.
     let id = text(&stage.call("notification:send").await, "request_id");
     stage.advance(300).await;
-    assert_eq!(ended(&stage.agent, &id).await["reason"], "device_timeout");
+    // The reason is the same before the sweep and after it.
+    for _ in 0..2 {
+        let late = respond(&stage.alice, &id, json!({ "status": "executed" })).await;
+        let late = late.refused(409, "TOOL_CALL_EXPIRED");
+        assert_eq!(late.body["error"]["params"]["reason"], "device_timeout");
+        assert_eq!(ended(&stage.agent, &id).await["reason"], "device_timeout");
+    }
+}
+
+/// An agent without a relation reads no result, and after seven days nobody does.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_end_with_the_relation() {
+    let stage = Stage::new().await;
+    let asked = json!({
+        "conversation_id": stage.conversation, "scopes": ["notification:send"], "reason": "to remind you",
+    });
+    let grant = ask(&stage.agent, asked).await.expect(201);
+    let approved = json!({ "decision": "approve" });
+    decide(&stage.alice, &text(grant.data(), "grant_id"), approved)
+        .await
+        .expect(200);
+    let body = stage.request("notification:send");
+    call(&stage.agent, body.clone()).await.expect(201);
+    execute(&stage.alice, &text(&body, "request_id")).await;
+    let again = call(&stage.agent, body.clone()).await.expect(200);
+    assert_eq!(again.data()["payload"], json!({ "result": "ok" }));
+    let relations = stage.alice.get("/relations").await.expect(200);
+    let relation = text(&relations.data()[0], "relation_id");
+    let ended = stage.alice.delete(format!("/relations/{relation}")).await;
+    ended.expect(200);
+    let again = call(&stage.agent, body).await.expect(200);
+    assert_eq!(again.data()["status"], "executed");
+    assert!(again.data()["payload"].is_null(), "{}", again.body);
+    let client = connect(&stage.nodes[0].world.database).await;
+    let left = async || -> i64 {
+        let sql = "select (select count(*) from tool_call where result is not null)
+                        + (select count(*) from agent_grant where reason is not null)";
+        client.query_one(sql, &[]).await.expect("a count").get(0)
+    };
+    assert_eq!(left().await, 2);
+    stage.advance(7 * 86_400 + 1).await;
+    request_upkeep(&stage.nodes[0].world.database, "purge_relations").await;
+    let since = Instant::now();
+    while left().await > 0 {
+        assert!(since.elapsed() < Duration::from_secs(20), "something stays");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,6 +80,31 @@ async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
 
 /// Readers are told when numbers start anew: a waiting poll and a socket are both sent to read
 /// again.
+/// A poll that waits is woken by an event of the new epoch, before the sweep sees that epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_event_of_a_new_epoch_comes_with_a_cursor_of_the_old_one() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    for _ in 0..5 {
+        let head = agent.poll("limit=100").await.expect(200).body["next_cursor"].clone();
+        let query = format!("cursor={}&wait=25", head.as_str().expect("a cursor"));
+        let restored = async {
+            // Real time: the poll waits.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            psql(
+                &a.world.database,
+                "update cluster set restores = restores + 1",
+            )
+            .await;
+            alice.say(&conversation, "new").await.expect(201);
+        };
+        let (refused, ()) = tokio::join!(agent.poll(&query), restored);
+        refused.refused(409, "CURSOR_EXPIRED");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_epoch_is_said_to_those_who_wait() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
