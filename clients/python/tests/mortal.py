@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import random
 import selectors
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from math import inf
 from types import TracebackType
 from typing import Any
+
+from blindpipe import Agent, AgentOptions, Context
+
+CRASHES = int(os.environ.get("CRASHES", 40))
+"""`CRASHES=1000` for the long form."""
+LANES = 4
 
 # A dead loop stays as it was: collected, its `finally` would run, as no dead process's does.
 _GRAVEYARD: list[object] = []
@@ -101,3 +108,20 @@ class _Steps(Coroutine[Any, Any, Any]):
 
     def __await__(self) -> Generator[Any, Any, Any]:
         raise NotImplementedError
+
+
+def two_replies(options: AgentOptions, until_handled: str | None = None) -> Agent:
+    """Two replies with awaits around them, and never the same text twice."""
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def answer(ctx: Context) -> None:
+        await asyncio.sleep(0)
+        await ctx.reply(f"first to {ctx.text} {random.random()}")
+        await asyncio.sleep(0)
+        await ctx.reply(f"second to {ctx.text} {random.random()}")
+        await asyncio.sleep(0)
+        if ctx.text == until_handled:
+            asyncio.get_running_loop().call_later(0.02, agent.stop)
+
+    return agent

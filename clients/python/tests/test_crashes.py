@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hmac
-import json
-import os
 import random
 import time
 from dataclasses import replace
 
 import pytest
 from live import texts
-from mortal import MortalLoop
+from mortal import CRASHES, LANES, MortalLoop, two_replies
 
 from blindpipe import Agent, AgentOptions, Context, Conversation, Hooks
 from blindpipe.agent.inbox import Inbox
-from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster
 from blindpipe.transport.http import Call, Http, RawAnswer
-
-CRASHES = int(os.environ.get("CRASHES", 40))
-"""`CRASHES=1000` for the long form."""
-LANES = 4
-
-
-def _mortal(options: AgentOptions, until_handled: str) -> Agent:
-    """Two replies with awaits around them, and never the same text twice."""
-    agent = Agent(options)
-
-    @agent.on("message")
-    async def answer(ctx: Context) -> None:
-        await asyncio.sleep(0)
-        await ctx.reply(f"first to {ctx.text} {random.random()}")
-        await asyncio.sleep(0)
-        await ctx.reply(f"second to {ctx.text} {random.random()}")
-        await asyncio.sleep(0)
-        if ctx.text == until_handled:
-            asyncio.get_running_loop().call_later(0.02, agent.stop)
-
-    return agent
-
 
 async def _live(
     options: AgentOptions,
@@ -56,7 +29,7 @@ async def _live(
     Whether it died, and after how many steps.
     """
     await conversation.send(f"message {life}")
-    agent = _mortal(options, f"message {life}")
+    agent = two_replies(options, f"message {life}")
     world = MortalLoop(steps)
     died = await asyncio.to_thread(world.run, agent.serve, seconds)
     return died, world.taken
@@ -187,57 +160,3 @@ async def test_a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_lett
     assert tries == [*["bad"] * 5, "good"] and waits == [1, 5, 25, 125]
     assert dead == ["message.created ValueError"]
     await ada.client.close()
-
-
-async def test_a_delivery_of_a_webhook_is_answered_once_however_often_it_dies(
-    cluster: DevCluster,
-) -> None:
-    ada = await cluster.user("ada")
-    options = await cluster.agent("hooked", ada.client)
-    await _check(options)
-    conversation = await ada.client.open_agent(options.agent_id)
-    await conversation.send("hello")
-    secret = "whsec_" + base64.b64encode(bytes(32)).decode()
-    body = await _event_of(options, "message.created")
-
-    async def deliver() -> None:
-        agent = _mortal(options, "")
-        answers.append((await agent.deliver(secret, _signed(secret, body), body)).status)
-        await agent.close()
-
-    # A little later each time, until a delivery lives to its end.
-    answers: list[int] = []
-    deaths, step = 0, 1 if CRASHES >= 1000 else 2
-    while await asyncio.to_thread(MortalLoop(deaths * step).run, deliver, 20):
-        deaths += 1
-    assert deaths > 5
-    assert not await asyncio.to_thread(MortalLoop().run, deliver, 20), "and once more"
-    assert len(answers) >= 2 and set(answers) == {200}
-    found = [text.rpartition(" ")[0] for text in await texts(conversation)]
-    assert found[1:] == ["first to hello", "second to hello"]
-    await ada.client.close()
-
-
-async def _event_of(options: AgentOptions, name: str) -> bytes:
-    """An event as the service delivers it."""
-
-    async def token() -> str:
-        return options.token
-
-    hooks = HookCaller(None, options.logger)
-    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
-    path = f"/agents/{options.agent_id}/messages/poll"
-    events = await http.data(Call("GET", path, {"wait": 0}))
-    await http.close()
-    return json.dumps(next(event for event in events if event["event"] == name)).encode()
-
-
-def _signed(secret: str, body: bytes) -> dict[str, str]:
-    timestamp = str(int(time.time()))
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    signature = hmac.digest(key, f"msg_1.{timestamp}.".encode() + body, "sha256")
-    return {
-        "Webhook-Id": "msg_1",
-        "Webhook-Timestamp": timestamp,
-        "Webhook-Signature": "v1," + base64.b64encode(signature).decode(),
-    }
