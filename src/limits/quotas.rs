@@ -77,7 +77,7 @@ pub const MAX_USER_CONNECTIONS: usize = 10;
 /// Sockets of an address on a node that have not authenticated yet.
 pub const MAX_UNAUTHENTICATED_PER_IP: u32 = 100;
 /// Interval between two heartbeats of a node.
-pub const NODE_BEAT_INTERVAL: Duration = Duration::from_secs(1);
+pub const NODE_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// A node without a heartbeat for this long has lost its connections' slots.
 pub const NODE_LEASE: Duration = Duration::from_secs(6);
 /// Time that an agent's earlier token and key stay valid after an ordinary rotation.

@@ -75,7 +75,7 @@ pub struct Redis {
     prefix: Arc<str>,
     breaker: Arc<Breaker>,
     nodes: Arc<AtomicU32>,
-    beat: Arc<Script>,
+    heartbeat: Arc<Script>,
 }
 
 impl Redis {
@@ -102,7 +102,7 @@ impl Redis {
             prefix: prefix.into(),
             breaker: Arc::default(),
             nodes: Arc::new(AtomicU32::new(1)),
-            beat: Arc::new(Script::new(include_str!("node_beat.lua"))),
+            heartbeat: Arc::new(Script::new(include_str!("node_heartbeat.lua"))),
         };
         Ok((redis, subscriber))
     }
@@ -136,11 +136,11 @@ impl Redis {
     }
 
     /// Sends the heartbeat of `node` and returns the live nodes.
-    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<LiveNodes, Away> {
+    pub async fn heartbeat(&self, node: NodeId, lives: Duration) -> Result<LiveNodes, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
         let answer: Vec<String> = self
-            .eval(&self.beat, &[self.key(keys::nodes())], args)
+            .eval(&self.heartbeat, &[self.key(keys::nodes())], args)
             .await?;
         let [known, at, late, nodes @ ..] = answer.as_slice() else {
             return Err(Away);

@@ -104,7 +104,7 @@ pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
     };
     let mut heads: HashMap<Uuid, (i64, Vec<u8>)> = heads
         .iter()
-        .map(|row| (row.get(0), (row.get(1), row.get(2))))
+        .map(|row| (row.get("subject_id"), (row.get("seq"), row.get("hash"))))
         .collect();
     let rows = client
         .query_raw(
@@ -119,7 +119,7 @@ pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
     let mut text = String::new();
     while let Some(row) = rows.try_next().await? {
         report.rows += 1;
-        let subject: Uuid = row.get(0);
+        let subject: Uuid = row.get("subject_id");
         if walk.as_ref().is_none_or(|walk| walk.subject != subject) {
             finish(walk.take(), &mut heads, &mut report);
         }
@@ -141,24 +141,24 @@ pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
 
 /// Compares a row with its predecessor. The stored hash goes on, so that one fault is one fault.
 fn step(walk: &mut Walk, row: &Row, text: &mut String, report: &mut Report) {
-    let seq: i64 = row.get(1);
+    let seq: i64 = row.get("seq");
     if seq != walk.seq + 1 {
         report.add(walk.subject, walk.seq + 1, FaultKind::Missing);
     }
-    let stored: &[u8] = row.get(10);
+    let stored: &[u8] = row.get("hash");
     let expected = rules::hash(
         &walk.hash,
         &rules::Row {
             subject: walk.subject,
             seq,
-            id: row.get(2),
-            agent: row.get(3),
-            conversation: row.get(4),
-            kind: row.get(5),
-            items: row.get(6),
-            from_seq: row.get(7),
-            to_seq: row.get(8),
-            at: row.get(9),
+            id: row.get("access_id"),
+            agent: row.get("agent_id"),
+            conversation: row.get("conversation_id"),
+            kind: row.get("kind"),
+            items: row.get("items"),
+            from_seq: row.get("from_seq"),
+            to_seq: row.get("to_seq"),
+            at: row.get("at"),
         },
         text,
     );
@@ -186,9 +186,9 @@ fn finish(walk: Option<Walk>, heads: &mut HashMap<Uuid, (i64, Vec<u8>)>, report:
 fn digest(heads: &[Row]) -> String {
     let mut digest = Sha256::new();
     for row in heads {
-        digest.update(row.get::<_, Uuid>(0));
-        digest.update(row.get::<_, i64>(1).to_be_bytes());
-        digest.update(row.get::<_, &[u8]>(2));
+        digest.update(row.get::<_, Uuid>("subject_id"));
+        digest.update(row.get::<_, i64>("seq").to_be_bytes());
+        digest.update(row.get::<_, &[u8]>("hash"));
     }
     let bytes = digest.finalize();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{ConnectionKind, Slots, lease::Gone};
 use crate::{
     ids::ConnectionId,
-    limits::quotas::{NODE_BEAT_INTERVAL, NODE_LEASE},
+    limits::quotas::{NODE_HEARTBEAT_INTERVAL, NODE_LEASE},
     metrics,
     redis::{Away, Redis, keys},
     supervisor,
@@ -18,20 +18,20 @@ use crate::{
 /// Slots that are asserted or freed at once. Their calls share the connection's round trips.
 const MAX_BATCH_LEASES: usize = 256;
 /// Heartbeats in which every slot is asserted at least once, in case Redis lost it without a trace.
-const BEATS_PER_ROUND: u64 = 60;
+const HEARTBEATS_PER_ROUND: u64 = 60;
 
 impl Slots {
-    /// Spawns the tasks that keep the slots; they end with `stop`. Each heartbeat calls `pulse`.
+    /// Spawns the tasks that keep the slots; they end with `stop`. Each heartbeat calls `on_heartbeat`.
     /// Its argument is true after a freeze of the process that cost it its slots.
     pub fn start(
         &self,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-        pulse: impl Fn(bool) + Send + Sync + 'static,
+        on_heartbeat: impl Fn(bool) + Send + Sync + 'static,
     ) {
-        let (slots, pulse) = (self.clone(), Arc::new(pulse));
-        supervisor::spawn_until(tasks, stop, "slots.beat", move || {
-            slots.clone().beat(pulse.clone())
+        let (slots, on_heartbeat) = (self.clone(), Arc::new(on_heartbeat));
+        supervisor::spawn_until(tasks, stop, "slots.heartbeat", move || {
+            slots.clone().heartbeat(on_heartbeat.clone())
         });
         let slots = self.clone();
         supervisor::spawn_until(tasks, stop, "slots.assert", move || slots.clone().assert());
@@ -41,12 +41,12 @@ impl Slots {
         });
     }
 
-    async fn beat(self, pulse: Arc<impl Fn(bool)>) {
+    async fn heartbeat(self, on_heartbeat: Arc<impl Fn(bool)>) {
         let mut links = self.0.redis.links();
-        let (mut last, mut beats, mut passes) = (Instant::now(), 0, 0);
+        let (mut last, mut heartbeats, mut passes) = (Instant::now(), 0, 0);
         loop {
             let frozen = last.elapsed() > NODE_LEASE;
-            pulse(frozen);
+            on_heartbeat(frozen);
             if frozen {
                 // Other connections may have these slots by now, so nothing is asserted. A
                 // connection without a callback yet ends when it sets one.
@@ -56,7 +56,7 @@ impl Slots {
                     .for_each(|hold| hold.loss.happen());
             }
             last = Instant::now();
-            if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LEASE).await {
+            if let Ok(living) = self.0.redis.heartbeat(self.0.node, NODE_LEASE).await {
                 // Both are always read, so that an old reconnection never counts as a new one.
                 let relinked = Redis::relinked(&mut links);
                 let is_forgotten = relinked || !living.known;
@@ -73,14 +73,14 @@ impl Slots {
                 let all = passes == 2 || passes == 1 && self.is_idle();
                 passes -= i32::from(all);
                 self.doubt(|principal| {
-                    all || u64::from(principal.as_bytes()[15]) % BEATS_PER_ROUND
-                        == beats % BEATS_PER_ROUND
+                    all || u64::from(principal.as_bytes()[15]) % HEARTBEATS_PER_ROUND
+                        == heartbeats % HEARTBEATS_PER_ROUND
                 });
                 self.0.doubted.notify_one();
                 self.0.notify.notify_one();
             }
-            beats += 1;
-            tokio::time::sleep(NODE_BEAT_INTERVAL.saturating_sub(last.elapsed())).await;
+            heartbeats += 1;
+            tokio::time::sleep(NODE_HEARTBEAT_INTERVAL.saturating_sub(last.elapsed())).await;
         }
     }
 

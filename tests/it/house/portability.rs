@@ -78,7 +78,7 @@ const RARE: [(&str, &[&str]); 16] = [
         "pg_is_in_recovery",
         &["db.check_primary", "db.check_server", "inspection.server"],
     ),
-    ("pg_settings", &["db.check_server"]),
+    ("pg_settings", &["db.check_server", "inspection.timeouts"]),
     ("pg_snapshot_xip", &["log_cursor()"]),
     ("pg_snapshot_xmax", &["log_cursor()"]),
     ("pg_trigger_depth", &["access_log_is_append_only()"]),

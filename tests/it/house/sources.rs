@@ -253,6 +253,16 @@ fn every_task_that_must_live_is_supervised() {
 }
 
 #[test]
+fn the_glossary_has_at_most_forty_terms_in_the_order_of_the_alphabet() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary");
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| "));
+    let terms = rows.filter_map(|row| row.split_once(" |")).skip(1);
+    let terms = Vec::from_iter(terms.map(|(term, _)| term));
+    assert!((30..=40).contains(&terms.len()), "{} terms", terms.len());
+    assert!(terms.is_sorted(), "{terms:?}");
+}
+
+#[test]
 fn no_source_prints_or_forgets() {
     for (file, text) in sources(&root().join("src")) {
         for word in [

@@ -449,15 +449,15 @@ async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
     assert_eq!(leases.iter().flatten().count(), 60 * 256);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
     let relay = spawn(relay);
-    let pulses = Arc::new(AtomicU32::new(0));
-    let pulse = pulses.clone();
+    let heartbeats = Arc::new(AtomicU32::new(0));
+    let heartbeat = heartbeats.clone();
     slots.start(&tasks, &stop, move |frozen| {
         assert!(!frozen);
-        pulse.fetch_add(1, Ordering::Relaxed);
+        heartbeat.fetch_add(1, Ordering::Relaxed);
     });
-    // Real time: the beat's.
+    // Real time: the heartbeat's.
     tokio::time::sleep(Duration::from_secs(9)).await;
-    assert!(pulses.load(Ordering::Relaxed) > 4, "{pulses:?}");
+    assert!(heartbeats.load(Ordering::Relaxed) > 4, "{heartbeats:?}");
     assert_eq!(lost.load(Ordering::Relaxed), 0);
     stop.cancel();
     tasks.close();

@@ -84,7 +84,7 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
     while links.iter().any(|(redis, _)| redis.nodes() < 3) {
         assert!(started.elapsed() < Duration::from_secs(10));
         for (redis, node) in &links {
-            redis.beat(*node, Duration::from_secs(600)).await.ok();
+            redis.heartbeat(*node, Duration::from_secs(600)).await.ok();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

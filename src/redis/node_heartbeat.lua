@@ -1,7 +1,7 @@
 -- A node says that it lives.
--- KEYS[1] the sorted set of nodes by last beat (ms); ARGV: node, ms that a beat lives
--- Returns whether it counted as living until now, the time (ms), those whose beat is late with commas between them, and
--- all who live.
+-- KEYS[1] the sorted set of nodes by last heartbeat (ms); ARGV: node, ms that a heartbeat lives
+-- Returns whether it counted as living until now, the time (ms), those whose heartbeat is late with commas between
+-- them, and all who live.
 local LATE = 2500
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
