@@ -1,5 +1,7 @@
 //! Changes of keys, members and secrets: told by events, by taps, or missed.
 
+use std::{collections::HashMap, sync::atomic::Ordering};
+
 use blindpipe_e2ee::{KeyId, Principal as Owner};
 use blindpipe_protocol::{
     events::Event,
@@ -8,8 +10,63 @@ use blindpipe_protocol::{
 };
 use tracing::warn;
 
-use super::{Change, InboxEvent, Session, principal, server_epoch};
+use super::{Entry, InboxEvent, Session, principal, server_epoch};
 use crate::Result;
+
+/// Changes of keys since the start, each under a rising number: conversations take them up at their
+/// next look. A principal has one entry, however often its keys change.
+#[derive(Default)]
+pub(super) struct Changes {
+    latest: u64,
+    of: HashMap<Owner, Numbers>,
+    /// Events were missed, so anything may have changed.
+    all: u64,
+}
+
+/// The numbers of a principal's latest changes.
+#[derive(Clone, Copy, Default)]
+struct Numbers {
+    /// Its keys are other ones here, by the directory or by a tap.
+    keys: u64,
+    /// The directory has another list of it.
+    list: u64,
+}
+
+impl Changes {
+    fn next(&mut self) -> u64 {
+        self.latest += 1;
+        self.latest
+    }
+
+    fn keys(&mut self, of: Owner) {
+        let number = self.next();
+        self.of.entry(of).or_default().keys = number;
+    }
+
+    fn list(&mut self, of: Owner) {
+        let number = self.next();
+        self.of.entry(of).or_default().list = number;
+    }
+
+    fn all(&mut self) {
+        self.all = self.next();
+    }
+
+    /// Gives a conversation what it has not seen.
+    pub(super) fn show(&self, entry: &mut Entry) {
+        let seen = std::mem::replace(&mut entry.seen_changes, self.latest);
+        if seen == self.latest {
+            return;
+        }
+        entry.is_stale |= self.all > seen;
+        for (of, numbers) in &self.of {
+            if numbers.keys > seen {
+                entry.room.keys_changed(*of);
+            }
+            entry.is_stale |= numbers.list > seen && entry.room.is_member(*of);
+        }
+    }
+}
 
 impl Session {
     /// Takes note of what an event says about keys and members, before anybody handles it.
@@ -44,9 +101,7 @@ impl Session {
 
     /// Nobody can say what happened meanwhile, so every conversation is read again.
     pub(crate) fn missed_events(&self) {
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::Stale);
-        }
+        self.changes.lock().all();
     }
 
     /// A conversation has changed by one's own act, whose event comes later.
@@ -57,7 +112,7 @@ impl Session {
     fn stale(&self, id: Option<ConversationId>) {
         let slots = self.slots.lock();
         if let Some(slot) = id.and_then(|id| slots.get(&id)) {
-            slot.changes.lock().push(Change::Stale);
+            slot.is_stale.store(true, Ordering::Relaxed);
         }
     }
 
@@ -83,9 +138,7 @@ impl Session {
     }
 
     async fn observe_keys(&self, of: Principal) -> Result<()> {
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::ListChanged(principal(of)));
-        }
+        self.changes.lock().list(principal(of));
         let is_known = self.trust.lock().is_known(principal(of));
         if is_known {
             self.read_keys(of).await
@@ -96,9 +149,7 @@ impl Session {
 
     /// The keys of somebody changed, in the directory or by a tap.
     pub(super) fn keys_changed(&self, of: Owner) {
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::KeysChanged(of));
-        }
+        self.changes.lock().keys(of);
     }
 
     /// The tap: a person takes the key for that principal's.
@@ -119,10 +170,51 @@ impl Session {
 
     /// Reads again the messages that waited for a key.
     fn reconsider(&self, of: Owner) {
-        self.keys_changed(of);
-        for slot in self.slots.lock().values() {
-            slot.changes.lock().push(Change::ListChanged(of));
-        }
+        let mut changes = self.changes.lock();
+        changes.keys(of);
+        changes.list(of);
+        drop(changes);
         self.mark_dirty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blindpipe_e2ee::room::{Room, Visibility};
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn each_conversation_is_shown_a_change_once_and_nothing_grows() {
+        let (bob, eve) = (Owner::User([2; 16]), Owner::User([3; 16]));
+        let entry = |members: &[Owner]| {
+            let id = ConversationId(Uuid::from_u128(7));
+            let mut entry = Entry::new(id, Room::new(id.0.into_bytes(), false));
+            let members: Vec<_> = members.iter().map(|of| (*of, Visibility::All)).collect();
+            entry.room.members(&members);
+            entry.is_stale = false;
+            entry
+        };
+        let (mut with_bob, mut with_eve) = (entry(&[bob]), entry(&[eve]));
+        let mut changes = Changes::default();
+        for _ in 0..1000 {
+            changes.list(bob);
+            changes.keys(bob);
+        }
+        assert_eq!(changes.of.len(), 1);
+        for entry in [&mut with_bob, &mut with_eve] {
+            changes.show(entry);
+        }
+        assert!(with_bob.is_stale && !with_eve.is_stale);
+        with_bob.is_stale = false;
+        changes.show(&mut with_bob);
+        assert!(!with_bob.is_stale, "seen");
+        changes.list(eve);
+        changes.show(&mut with_bob);
+        assert!(!with_bob.is_stale, "another's");
+        changes.all();
+        changes.show(&mut with_bob);
+        assert!(with_bob.is_stale);
     }
 }

@@ -30,8 +30,8 @@ use blindpipe_protocol::{
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
-use self::answered::Envelopes;
 pub use self::types::{InboxEvent, OpenedMessage, OpenedSender};
+use self::{answered::Envelopes, changes::Changes};
 pub(crate) use self::{
     directory::{Recipient, hex},
     opening::{Found, foreign},
@@ -78,20 +78,14 @@ pub(crate) struct Session {
     max_message_age: Option<u64>,
     hooks: Hooks,
     slots: Mutex<HashMap<ConversationId, Arc<Slot>>>,
+    changes: Mutex<Changes>,
     /// Pins or marks have changed since they were stored.
     dirty: AtomicBool,
 }
 
-/// Waits for the next look at a conversation: who learns it may hold another conversation's lock.
-enum Change {
-    KeysChanged(blindpipe_e2ee::Principal),
-    /// The directory has another list of this principal.
-    ListChanged(blindpipe_e2ee::Principal),
-    Stale,
-}
-
 struct Slot {
-    changes: Mutex<Vec<Change>>,
+    /// The conversation has changed: who learns that may hold another conversation's lock.
+    is_stale: AtomicBool,
     entry: Arc<AsyncMutex<Entry>>,
 }
 
@@ -103,6 +97,8 @@ pub(crate) struct Entry {
     pub(crate) recipients: Vec<Recipient>,
     /// Members or their keys have changed since they were read.
     pub(crate) is_stale: bool,
+    /// The number of the last change of keys that this conversation knows of.
+    seen_changes: u64,
     envelopes: Envelopes,
 }
 
@@ -114,6 +110,7 @@ impl Entry {
             info: None,
             recipients: Vec::new(),
             is_stale: true,
+            seen_changes: 0,
             envelopes: Envelopes::default(),
         }
     }
@@ -143,6 +140,7 @@ impl Session {
             max_message_age: parts.max_message_age,
             hooks: parts.hooks,
             slots: Mutex::default(),
+            changes: Mutex::default(),
             dirty: AtomicBool::default(),
         }
     }
@@ -184,7 +182,7 @@ impl Session {
             let marks = self.marks.lock().get(&id).copied();
             let entry = Entry::new(id, room.with_marks(marks.unwrap_or_default()));
             Arc::new(Slot {
-                changes: Mutex::default(),
+                is_stale: AtomicBool::default(),
                 entry: Arc::new(AsyncMutex::new(entry)),
             })
         });
@@ -195,13 +193,8 @@ impl Session {
     async fn lock(&self, id: ConversationId) -> EntryGuard {
         let slot = self.slot(id);
         let mut entry = slot.entry.clone().lock_owned().await;
-        for change in std::mem::take(&mut *slot.changes.lock()) {
-            match change {
-                Change::KeysChanged(of) => entry.room.keys_changed(of),
-                Change::ListChanged(of) => entry.is_stale |= entry.room.is_member(of),
-                Change::Stale => entry.is_stale = true,
-            }
-        }
+        self.changes.lock().show(&mut entry);
+        entry.is_stale |= slot.is_stale.swap(false, Ordering::Relaxed);
         entry
     }
 
