@@ -135,7 +135,7 @@ impl ApiError {
             message: "the server refused".to_owned(),
             params: Map::new(),
             request_id: None,
-            retryable: false,
+            retryable: matches!(status, 429 | 502..=504),
         }
     }
 

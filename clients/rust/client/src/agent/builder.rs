@@ -16,6 +16,7 @@ use super::{
     core::Config,
     handlers::{Handlers, MESSAGE, boxed},
     inbox::Pace,
+    webhook::Handling,
 };
 use crate::{Clock, Hook, Result, Server, Store, hooks::Hooks};
 
@@ -209,6 +210,7 @@ impl AgentBuilder {
             pace: self.pace,
             transport: self.transport,
             standby: Arc::new(AtomicBool::new(self.standby)),
+            handling: Handling::default(),
             started: OnceCell::new(),
             reader: Mutex::default(),
             stopping: CancellationToken::new(),

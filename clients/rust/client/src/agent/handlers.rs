@@ -155,8 +155,7 @@ async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
     if event.event != MESSAGE {
         return Ok(Opened::Other);
     }
-    let message: Option<Message> = event.data();
-    let message = message.ok_or(blindpipe_e2ee::Error::Malformed)?;
+    let message = event.message()?;
     let opened = if is_sealed(&message) && core.session.has_keys() {
         core.session.open_message(&message, true).await?
     } else {
@@ -194,8 +193,17 @@ enum Opened {
 
 fn origin_of(event: &InboxEvent, answered: Option<&Answered>) -> Origin {
     let signed = answered.filter(|answered| answered.opened.encrypted);
-    let signed = signed.map(|answered| &answered.message);
-    match signed.and_then(|message| Some((message, message.client_message_id?))) {
+    origin(event, signed.map(|answered| &answered.message))
+}
+
+/// Names what an event brings, as it is told: two events that bring one message have one name.
+pub(super) fn told_origin(event: &InboxEvent) -> Origin {
+    let message = event.message().ok().filter(|_| event.event == MESSAGE);
+    origin(event, message.as_ref())
+}
+
+fn origin(event: &InboxEvent, message: Option<&Message>) -> Origin {
+    match message.and_then(|message| Some((message, message.client_message_id?))) {
         Some((message, id)) => Origin::message(
             message.conversation_id.0.into_bytes(),
             principal(message.sender.id),

@@ -52,6 +52,8 @@ pub(super) struct Inbox {
     load: Load,
     /// The cursor of the last event taken in.
     received: Mutex<Option<Cursor>>,
+    /// The cursor of the last event that a standby learned from.
+    learned: Mutex<Option<Cursor>>,
     /// The history that cursors belong to.
     epoch: Mutex<Option<u64>>,
     /// Handled, and not acknowledged yet.
@@ -82,6 +84,7 @@ impl Inbox {
             changed: Notify::new(),
             load: Load::default(),
             received: Mutex::default(),
+            learned: Mutex::default(),
             epoch: Mutex::default(),
             ackable: Mutex::default(),
             progress: Notify::new(),
@@ -90,12 +93,13 @@ impl Inbox {
         }
     }
 
-    pub(super) fn received(&self) -> Option<Cursor> {
-        *self.received.lock()
-    }
-
-    pub(super) fn set_received(&self, cursor: Option<Cursor>) {
-        *self.received.lock() = cursor;
+    /// The place where the next connection goes on.
+    pub(super) fn resume(&self, standby: bool) -> Option<Cursor> {
+        if standby {
+            *self.learned.lock()
+        } else {
+            *self.received.lock()
+        }
     }
 
     /// Earlier cursors mean nothing any more. Reading begins after the last acknowledgement; after
@@ -103,7 +107,8 @@ impl Inbox {
     pub(super) fn resync(&self, begin: Option<Cursor>, head: Cursor) {
         *self.epoch.lock() = Some(head.epoch);
         *self.ackable.lock() = None;
-        self.set_received(begin);
+        *self.received.lock() = begin;
+        *self.learned.lock() = Some(head);
         self.core.session.missed_events();
     }
 
@@ -129,15 +134,17 @@ impl Inbox {
         if self.stopping.is_cancelled() {
             return;
         }
-        if !standby {
-            self.set_received(Some(event.cursor));
+        self.load.add(event.data.as_str().len());
+        if standby {
+            *self.learned.lock() = Some(event.cursor);
+        } else {
+            *self.received.lock() = Some(event.cursor);
             *self.epoch.lock() = Some(event.cursor.epoch);
             if event.event == "artifact_response"
                 && let Some(outcome) = event.data::<ToolCallOutcome>()
             {
                 self.core.tool_calls.deliver(outcome);
             }
-            self.load.add(event.data.as_str().len());
         }
         self.intake.send((event, standby)).ok();
     }
@@ -182,6 +189,7 @@ impl Inbox {
             };
             Box::pin(self.core.session.observe(&event)).await;
             if standby {
+                self.load.remove(event.data.as_str().len());
                 continue;
             }
             self.dispatcher.lock().push(event);

@@ -49,6 +49,7 @@ use self::{
     handlers::Handlers,
     inbox::{Inbox, Pace},
     transports::{Resyncs, SocketReader},
+    webhook::Handling,
 };
 use crate::{
     Clock, Error, FileStore, Result, Server,
@@ -83,6 +84,8 @@ struct Inner {
     standby: Arc<AtomicBool>,
     started: OnceCell<Arc<Core>>,
     reader: Mutex<Option<Arc<SocketReader>>>,
+    /// What the webhook handles.
+    handling: Handling,
     stopping: CancellationToken,
 }
 
@@ -135,6 +138,10 @@ impl Agent {
 
     fn handlers(&self) -> &Handlers {
         &self.0.handlers
+    }
+
+    fn handling(&self) -> &Handling {
+        &self.0.handling
     }
 
     async fn start(&self) -> Result<Arc<Core>> {
@@ -203,6 +210,7 @@ impl Agent {
             inbox: Arc::new(inbox),
             socket,
             standby: self.0.standby.clone(),
+            learns: AtomicBool::default(),
             left: AtomicBool::default(),
             resyncs: Resyncs::default(),
         });

@@ -180,7 +180,7 @@ impl Asking<'_> {
             }
             tokio::select! {
                 Ok(outcome) = answer => Ok(outcome),
-                outcome = self.look(&payload) => Ok(outcome),
+                outcome = self.look(&payload) => outcome,
                 () = stopping.cancelled() => Err(Error::closed()),
             }
         };
@@ -212,13 +212,14 @@ impl Asking<'_> {
         self.core.http.data(call).await
     }
 
-    async fn look(&self, payload: &RawJson) -> Outcome {
+    /// Looks until there is an outcome, or a refusal that lasts.
+    async fn look(&self, payload: &RawJson) -> Result<Outcome> {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
-            if let Ok(state) = self.ask(payload).await
-                && state.status != ToolCallStatus::Pending
-            {
-                return state.into();
+            match self.ask(payload).await {
+                Ok(state) if state.status != ToolCallStatus::Pending => return Ok(state.into()),
+                Err(error) if !error.is_retryable() => return Err(error),
+                _ => {}
             }
         }
     }

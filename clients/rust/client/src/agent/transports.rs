@@ -38,6 +38,8 @@ pub(super) struct SocketReader {
     pub(super) inbox: Arc<Inbox>,
     pub(super) socket: Arc<Socket>,
     pub(super) standby: Arc<AtomicBool>,
+    /// This connection is a standby's to its end: its events are learned from, and come again.
+    pub(super) learns: AtomicBool,
     /// The rest of this connection's events comes again with the next one.
     pub(super) left: AtomicBool,
     pub(super) resyncs: Resyncs,
@@ -111,11 +113,15 @@ impl SocketReader {
 
     /// This connection goes on at the head. The next one begins at what was not handled.
     fn resync(&self, &ResyncRequired { oldest, head }: &ResyncRequired) {
-        let begin = self.resyncs.next();
+        let learns = self.learns.load(Ordering::Relaxed);
+        let begin = if learns {
+            Begin::Acknowledged
+        } else {
+            self.resyncs.next()
+        };
         self.inbox.resync(begin.cursor(oldest, head), head);
         self.core.hooks.call(&Hook::Resync { oldest, head });
-        let is_standby = self.standby.load(Ordering::Relaxed);
-        if !is_standby && !matches!(begin, Begin::Head) {
+        if !learns && !matches!(begin, Begin::Head) {
             self.leave();
         }
     }
@@ -128,7 +134,6 @@ impl SocketReader {
     /// From the last acknowledgement on, events are handled here.
     pub(super) fn activate(&self) {
         if self.standby.swap(false, Ordering::Relaxed) {
-            self.inbox.set_received(None);
             self.leave();
         }
     }
@@ -139,7 +144,8 @@ impl SocketOwner for SocketReader {
         let auth = async {
             self.inbox.room().await;
             let standby = self.standby.load(Ordering::Relaxed);
-            let resume = self.inbox.received().filter(|_| !standby);
+            self.learns.store(standby, Ordering::Relaxed);
+            let resume = self.inbox.resume(standby);
             let has_resumed = &self.resyncs.has_resumed;
             has_resumed.store(resume.is_some(), Ordering::Relaxed);
             Ok(Auth::Agent(AgentAuth {
@@ -180,7 +186,7 @@ impl SocketOwner for SocketReader {
         }
         match frame.kind.as_str() {
             "event" => {
-                let standby = self.standby.load(Ordering::Relaxed);
+                let standby = self.learns.load(Ordering::Relaxed);
                 self.resyncs.count.store(0, Ordering::Relaxed);
                 match frame.parse::<InboxEvent>() {
                     Some(event) => self.inbox.take(event, standby),

@@ -1,17 +1,18 @@
 //! Deliveries of a webhook: genuine ones become events.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use blindpipe_protocol::{text::Secret, tool_calls::ToolCallOutcome};
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::Agent;
+use super::{Agent, handlers::told_origin};
 use crate::{InboxEvent, Result};
 
 const TOLERANCE_SECONDS: u64 = 300;
@@ -121,10 +122,38 @@ impl WebhookAnswer {
             body: body.to_string(),
         }
     }
+
+    fn later(why: &str) -> Self {
+        Self {
+            retry_after: Some(RETRY_SECONDS),
+            ..Self::new(503, &json!({ "error": why }))
+        }
+    }
+}
+
+/// What is being handled: a delivery that is repeated meanwhile does not run its handler again.
+#[derive(Default)]
+pub(super) struct Handling(Mutex<HashSet<[u8; 32]>>);
+
+impl Handling {
+    /// None while `origin` is being handled, which ends with the answer.
+    fn begin(&self, origin: [u8; 32]) -> Option<impl Drop> {
+        let is_new = self.0.lock().insert(origin);
+        is_new.then(|| Ended(self, origin))
+    }
+}
+
+struct Ended<'a>(&'a Handling, [u8; 32]);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.0.lock().remove(&self.1);
+    }
 }
 
 /// A receiver of an agent's deliveries. A handler has 9 s there; slow ones belong on a socket or a
-/// poll. A delivery is answered 200 once its handler has ended.
+/// poll. A delivery is answered 200 once its handler has ended; meanwhile, another delivery of the same
+/// is answered 503.
 #[derive(Clone)]
 pub struct Webhook {
     pub(super) agent: Agent,
@@ -156,16 +185,16 @@ impl Webhook {
     }
 
     async fn handle(&self, event: InboxEvent, replayed: bool) -> WebhookAnswer {
+        let Some(_handling) = self.agent.handling().begin(*told_origin(&event).hash()) else {
+            return WebhookAnswer::later("its handler runs");
+        };
         match tokio::time::timeout(DEADLINE, Box::pin(self.process(event, replayed))).await {
             Ok(Ok(())) => WebhookAnswer::new(200, &json!({})),
             Ok(Err(failed)) => {
                 error!(error = failed.kind(), "a handler has failed");
                 WebhookAnswer::new(500, &json!({ "error": "the handler has failed" }))
             }
-            Err(_) => WebhookAnswer {
-                retry_after: Some(RETRY_SECONDS),
-                ..WebhookAnswer::new(503, &json!({ "error": "not in time" }))
-            },
+            Err(_) => WebhookAnswer::later("not in time"),
         }
     }
 

@@ -9,17 +9,14 @@ use blindpipe_protocol::{
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
-use reqwest::{
-    Response,
-    header::{HeaderMap, HeaderValue, SET_COOKIE},
-};
+use reqwest::header::{HeaderMap, HeaderValue, SET_COOKIE};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use crate::{
     Error, Result, Server,
     hooks::Hooks,
-    transport::{Bearer, Call, Http},
+    transport::{Answer, Bearer, Call, Http},
 };
 
 /// A token is renewed this long before its end.
@@ -90,19 +87,17 @@ impl Account {
         body: &(impl Serialize + ?Sized),
     ) -> Result<T> {
         let answer = self.send(Call::post(path, body)).await?;
-        let data = answer.json::<Data<T>>().await;
-        data.map(|data| data.data)
-            .map_err(|_| Error::ConnectionLost)
+        Ok(answer.json::<Data<T>>()?.data)
     }
 
-    async fn send(&self, call: Call) -> Result<Response> {
+    async fn send(&self, call: Call) -> Result<Answer> {
         let mut headers = HeaderMap::new();
         let cookie = self.cookie();
         if let Some(cookie) = cookie.and_then(|it| HeaderValue::from_str(&it).ok()) {
             headers.insert("cookie", cookie);
         }
         let answer = self.public.send(call.headers(headers)).await?;
-        let cookies = answer.headers().get_all(SET_COOKIE).iter();
+        let cookies = answer.headers.get_all(SET_COOKIE).iter();
         let mut cookies = cookies
             .filter_map(|cookie| cookie.to_str().ok()?.split(';').next())
             .filter(|cookie| cookie.starts_with(COOKIE));
@@ -167,11 +162,10 @@ impl Account {
     pub(super) async fn refresh(&self) -> Result<bool> {
         let call = Call::post("/auth/refresh", &serde_json::json!({})).repeatable();
         let fresh = match self.send(call).await {
-            Ok(answer) => answer.json::<Data<Refreshed>>().await,
+            Ok(answer) => answer.json::<Data<Refreshed>>()?.data,
             Err(Error::Api(error)) if error.status == 401 => return Ok(false),
             Err(error) => return Err(error),
         };
-        let fresh = fresh.map_err(|_| Error::ConnectionLost)?.data;
         // The cookie may be that of another account.
         if self.identity()?.user_id != fresh.user_id {
             return Ok(false);

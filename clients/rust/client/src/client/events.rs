@@ -74,9 +74,16 @@ pub enum ClientEvent {
     CaughtUp,
 }
 
+/// A frame that nobody has read yet, with the cursor of its event.
+#[derive(Clone)]
+struct Unread {
+    frame: Frame,
+    cursor: Option<Cursor>,
+}
+
 struct Owner {
     client: Client,
-    frames: mpsc::UnboundedSender<Frame>,
+    frames: mpsc::UnboundedSender<Unread>,
     /// The frames that nobody has read yet.
     load: Arc<Load>,
     received: Mutex<Option<Cursor>>,
@@ -127,7 +134,7 @@ impl SocketOwner for Owner {
             self.client.tell(&Hook::Resync { oldest, head });
         }
         self.load.add(frame.bytes());
-        self.frames.send(frame).ok();
+        self.frames.send(Unread { frame, cursor }).ok();
         if cursor.is_some() {
             *self.received.lock() = cursor;
         }
@@ -142,11 +149,12 @@ impl SocketOwner for Owner {
 pub struct Events {
     client: Client,
     socket: Arc<Socket>,
-    frames: mpsc::UnboundedReceiver<Frame>,
+    frames: mpsc::UnboundedReceiver<Unread>,
     load: Arc<Load>,
+    /// Of an event that was answered, or dropped for good.
     unacknowledged: Option<Cursor>,
     /// The frame that is being read.
-    unread: Option<Frame>,
+    unread: Option<Unread>,
     /// The person's own list of keys was read.
     is_checked: bool,
     closing: CancellationToken,
@@ -200,14 +208,15 @@ impl Events {
     pub async fn next(&mut self) -> Result<ClientEvent> {
         self.check_own_list().await;
         loop {
-            let frame = match self.unread.take() {
-                Some(frame) => frame,
+            let unread = match self.unread.take() {
+                Some(unread) => unread,
                 None => self.next_frame().await?,
             };
-            let frame = self.unread.insert(frame).clone();
+            let Unread { frame, cursor } = self.unread.insert(unread).clone();
             let read = Box::pin(self.read(frame)).await;
             if !read.as_ref().is_err_and(Error::is_retryable) {
                 self.unread = None;
+                self.unacknowledged = cursor;
             }
             if let Some(event) = read? {
                 return Ok(event);
@@ -215,13 +224,13 @@ impl Events {
         }
     }
 
-    async fn next_frame(&mut self) -> Result<Frame> {
+    async fn next_frame(&mut self) -> Result<Unread> {
         if let Some(cursor) = self.unacknowledged.take() {
             self.acknowledge(cursor);
         }
-        if let Some(frame) = self.frames.recv().await {
-            self.load.remove(frame.bytes());
-            return Ok(frame);
+        if let Some(unread) = self.frames.recv().await {
+            self.load.remove(unread.frame.bytes());
+            return Ok(unread);
         }
         let ended = self.running.join_next().await;
         let ended = ended.and_then(std::result::Result::ok);
@@ -306,13 +315,12 @@ impl Events {
     }
 
     async fn read_event(&mut self, event: InboxEvent) -> Result<Option<ClientEvent>> {
-        self.unacknowledged = Some(event.cursor);
         let session = self.client.session()?;
         session.observe(&event).await;
         match event.event.as_str() {
             "message.created" if session.has_keys() => {
-                let message = event.data::<Message>();
-                self.read_message(event, message.ok_or(Malformed)?).await
+                let message = event.message()?;
+                self.read_message(event, message).await
             }
             "artifact_request" => {
                 let call = event.data::<ToolCall>();

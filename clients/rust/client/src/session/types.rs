@@ -44,6 +44,13 @@ impl InboxEvent {
     pub(crate) fn data<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.data.as_str()).ok()
     }
+
+    /// The message of the event, which stands in the event's conversation.
+    pub(crate) fn message(&self) -> blindpipe_e2ee::Result<Message> {
+        let message = self.data::<Message>();
+        let message = message.filter(|it| Some(it.conversation_id) == self.conversation_id);
+        message.ok_or(blindpipe_e2ee::Error::Malformed)
+    }
 }
 
 /// A sender, as far as it is proven.

@@ -8,7 +8,7 @@ use blindpipe_protocol::{
 };
 use futures_util::future::BoxFuture;
 use rand::RngExt;
-use reqwest::{Method, Response, StatusCode, Url, header::HeaderMap};
+use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
@@ -136,6 +136,19 @@ impl Call {
     }
 }
 
+/// A whole answer.
+pub(crate) struct Answer {
+    pub(crate) headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    /// A shorter body than announced is a lost connection.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_slice(&self.body).map_err(|_| Error::ConnectionLost)
+    }
+}
+
 impl Http {
     pub(crate) fn new(
         client: reqwest::Client,
@@ -163,20 +176,16 @@ impl Http {
         self.json(call).await
     }
 
-    /// A whole answer. A shorter one than announced is a lost connection.
     pub(crate) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
-        let bytes = self.bytes(call).await?;
-        serde_json::from_slice(&bytes).map_err(|_| Error::ConnectionLost)
+        self.send(call).await?.json()
     }
 
     pub(crate) async fn bytes(&self, call: Call) -> Result<Vec<u8>> {
-        let answer = self.send(call).await?;
-        let bytes = answer.bytes().await.map_err(|_| Error::ConnectionLost)?;
-        Ok(bytes.into())
+        Ok(self.send(call).await?.body)
     }
 
     /// The successful answer itself.
-    pub(crate) async fn send(&self, call: Call) -> Result<Response> {
+    pub(crate) async fn send(&self, call: Call) -> Result<Answer> {
         let route = call.route();
         let lane = self.0.pacer.lane(&route);
         let deadline = Instant::now() + MAX_LIMIT_WAIT;
@@ -185,7 +194,7 @@ impl Http {
         loop {
             let error = match self.attempt(&call).await {
                 Ok(answer) => {
-                    let budget = answer.headers().get("ratelimit");
+                    let budget = answer.headers.get("ratelimit");
                     lane.observe(budget.and_then(|it| it.to_str().ok()).unwrap_or_default());
                     return Ok(answer);
                 }
@@ -230,7 +239,8 @@ impl Http {
         }
     }
 
-    async fn attempt(&self, call: &Call) -> Result<Response> {
+    /// The body is read here too: an answer that is cut off in it is no answer.
+    async fn attempt(&self, call: &Call) -> Result<Answer> {
         let url = format!("{}{}", self.0.url, call.path);
         let mut url = Url::parse(&url).map_err(|_| Error::Usage("the address is no URL"))?;
         for (name, value) in &call.query {
@@ -257,11 +267,17 @@ impl Http {
         {
             request = request.bearer_auth(token);
         }
-        let answer = request.send().await.map_err(|_| Error::ConnectionLost)?;
-        if answer.status().is_success() {
+        let lost = |_| Error::ConnectionLost;
+        let mut response = request.send().await.map_err(lost)?;
+        let status = response.status();
+        let answer = Answer {
+            headers: std::mem::take(response.headers_mut()),
+            body: response.bytes().await.map_err(lost)?.into(),
+        };
+        if status.is_success() {
             return Ok(answer);
         }
-        Err(refusal(answer).await.into())
+        Err(refusal(status, &answer).into())
     }
 
     fn tell_limit(&self, error: &Error, wait: Duration) {
@@ -290,15 +306,14 @@ fn is_passing(error: &Error) -> bool {
     }
 }
 
-async fn refusal(answer: Response) -> ApiError {
-    let status = answer.status();
+fn refusal(status: StatusCode, answer: &Answer) -> ApiError {
     let header = |name: &str| {
-        let value = answer.headers().get(name)?.to_str().ok()?;
+        let value = answer.headers.get(name)?.to_str().ok()?;
         Some(value.to_owned())
     };
     let request_id = header("x-request-id");
     let after = header("retry-after").and_then(|after| after.parse::<u64>().ok());
-    let mut error = match answer.json::<ErrorEnvelope>().await {
+    let mut error = match answer.json::<ErrorEnvelope>() {
         Ok(envelope) => ApiError::new(status.as_u16(), envelope.error, request_id),
         Err(_) => ApiError::bare(status.as_u16()),
     };

@@ -10,7 +10,7 @@ mod socket;
 pub use self::{clock::Clock, server::Server};
 pub(crate) use self::{
     clock::{new_id, rng},
-    http::{Bearer, Call, Http, is_missing},
+    http::{Answer, Bearer, Call, Http, is_missing},
     load::Load,
     socket::{Frame, Socket, SocketOwner},
 };

@@ -10,6 +10,7 @@ use std::{
 
 use blindpipe_client::{
     Client, Context, Hook,
+    agent::AgentBuilder,
     client::ClientEvent,
     protocol::{ids::ConversationId, messages::Message},
 };
@@ -17,7 +18,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::{cluster, direct, running, scene, until, watch};
+use crate::{
+    faults::{Fault, fail},
+    proxy::Proxy,
+    support::{cluster, direct, running, scene, until, watch},
+};
 
 /// 45 MB, of which a client takes 32.
 const MESSAGES: u64 = 50;
@@ -85,20 +90,11 @@ async fn a_person_that_reads_slowly_gets_everything_in_order() {
     assert_eq!(connections.counts(), [2, 1]);
 }
 
-#[tokio::test]
-async fn an_agent_that_handles_slowly_gets_everything_in_order() {
-    let scene = scene("slow").await;
-    let connections = Connections::default();
-    let (gate, handled) = (
-        Arc::new(Semaphore::new(0)),
-        Arc::new(Mutex::new(Vec::new())),
-    );
-    let (opened, heard) = (gate.clone(), handled.clone());
-    let builder = scene
-        .builder()
-        .allow_plaintext()
-        .on_hook(connections.hook());
-    let agent = running(builder.on_message(move |ctx: Context| {
+/// Notes the numbers of the messages that an agent handles, each with a permit.
+fn noting(builder: AgentBuilder, gate: &Arc<Semaphore>) -> (AgentBuilder, Arc<Mutex<Vec<u64>>>) {
+    let (opened, handled) = (gate.clone(), Arc::<Mutex<Vec<u64>>>::default());
+    let heard = handled.clone();
+    let builder = builder.allow_plaintext().on_message(move |ctx: Context| {
         let (opened, heard) = (opened.clone(), heard.clone());
         async move {
             let _open = opened.acquire().await;
@@ -106,8 +102,18 @@ async fn an_agent_that_handles_slowly_gets_everything_in_order() {
             heard.lock().push(number_of(&message.expect("a message")));
             Ok(())
         }
-    }))
-    .await;
+    });
+    (builder, handled)
+}
+
+#[tokio::test]
+async fn an_agent_that_handles_slowly_gets_everything_in_order() {
+    let scene = scene("slow").await;
+    let connections = Connections::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let builder = scene.builder().on_hook(connections.hook());
+    let (builder, handled) = noting(builder, &gate);
+    let agent = running(builder).await;
     let conversation = scene.conversation().await;
     flood(&scene.ada.client, conversation.id()).await;
     connections.left().await;
@@ -116,4 +122,39 @@ async fn an_agent_that_handles_slowly_gets_everything_in_order() {
     agent.stop().await;
     assert_eq!(*handled.lock(), Vec::from_iter(0..MESSAGES));
     assert_eq!(connections.counts()[0], 2);
+}
+
+#[tokio::test]
+async fn a_standby_that_learns_slowly_leaves_the_rest_and_hands_on_everything() {
+    let scene = scene("learning").await;
+    let connections = Connections::default();
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    let (learning, handling) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(1)));
+    let builder = proxy.agent(&scene.agent).on_hook(connections.hook());
+    let (builder, handled) = noting(builder.standby(), &handling);
+    let standby = running(builder).await;
+    let conversation = scene.conversation().await;
+    // To learn of a key of its own, it reads its keys, which takes long.
+    let read = format!("GET /agents/{}/keys", scene.agent.id);
+    fail(&proxy, read, [Fault::Wait(learning.clone())]);
+    let mut key = Some(json!({ "agent_id": scene.agent.id, "key_id": "00" }));
+    proxy.on_frame(move |frame| {
+        if frame["event"] != "message.created" {
+            return vec![frame];
+        }
+        let mut told = frame.clone();
+        told["event"] = "agent.key_registered".into();
+        told["data"] = key.take().unwrap_or_default();
+        let told = Some(told).filter(|told| !told["data"].is_null());
+        told.into_iter().chain([frame]).collect()
+    });
+    flood(&scene.ada.client, conversation.id()).await;
+    connections.left().await;
+    learning.add_permits(1);
+    until(|| connections.counts()[0] == 2).await;
+    assert!(handled.lock().is_empty());
+    standby.agent.activate();
+    until(|| handled.lock().len() == MESSAGES as usize).await;
+    standby.stop().await;
+    assert_eq!(*handled.lock(), Vec::from_iter(0..MESSAGES));
 }

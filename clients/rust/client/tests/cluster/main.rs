@@ -5,6 +5,7 @@ mod backlogs;
 mod basics;
 mod crashes;
 mod examples;
+mod faults;
 mod marks;
 mod people;
 mod proxy;

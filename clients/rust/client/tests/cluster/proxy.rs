@@ -6,7 +6,7 @@ use axum::{
     Router,
     body::{Body, Bytes, to_bytes},
     extract::{Request, State},
-    http::{Method, StatusCode, header},
+    http::{Method, header},
     response::Response,
     serve::Listener,
 };
@@ -28,7 +28,10 @@ use tokio_tungstenite::{
     tungstenite::Message,
 };
 
-use crate::support::Shared;
+use crate::{
+    faults::{Fault, cut, refusal},
+    support::Shared,
+};
 
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 const SOCKET_REQUEST: &[u8] = b"GET /ws ";
@@ -40,11 +43,14 @@ const FORGED_EVENT: &str = "01BX5ZZKBKACTAV9WEVGEMMVRZ";
 type CallRule = Box<dyn FnMut(&str, &mut Value) + Send>;
 /// Alters bytes that are not JSON.
 type BytesRule = Box<dyn FnMut(&str, &mut Vec<u8>) + Send>;
+/// Answers in the node's place.
+type FaultRule = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 /// Makes any number of frames of a single one.
 type FrameRule = Box<dyn FnMut(Value) -> Vec<Value> + Send>;
 
 #[derive(Default)]
 struct Rules {
+    faults: Mutex<Vec<FaultRule>>,
     requests: Mutex<Vec<CallRule>>,
     answers: Mutex<Vec<CallRule>>,
     bytes: Mutex<Option<BytesRule>>,
@@ -153,6 +159,11 @@ impl Proxy {
     pub fn agent(&self, agent: &TestAgent) -> AgentBuilder {
         let builder = Agent::builder(self.server(), agent.id, agent.token.as_str());
         builder.key(&agent.key).expect("a key")
+    }
+
+    /// Has calls end in a fault.
+    pub fn on_call(&self, rule: impl FnMut(&str) -> Option<Fault> + Send + 'static) {
+        self.lies.rules.faults.lock().push(Box::new(rule));
     }
 
     /// Alters JSON bodies on their way to the node.
@@ -286,6 +297,19 @@ async fn forward(State(lies): State<Lies>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let call = format!("{} {path}", parts.method);
+    let fault = lies
+        .rules
+        .faults
+        .lock()
+        .iter_mut()
+        .find_map(|rule| rule(&call));
+    let mut is_cut = false;
+    match fault {
+        Some(Fault::Wait(gate)) => gate.acquire().await.expect("open").forget(),
+        Some(Fault::Refusal(status)) => return refusal(status),
+        Some(Fault::Cut) => is_cut = true,
+        None => {}
+    }
     let body = to_bytes(body, MAX_BODY_BYTES).await.expect("a body");
     let body = apply_all(&lies.rules.requests, &call, body);
     let mut headers = parts.headers;
@@ -300,9 +324,7 @@ async fn forward(State(lies): State<Lies>, request: Request) -> Response {
         forwarded = forwarded.body(body);
     }
     let Ok(answer) = forwarded.send().await else {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::BAD_GATEWAY;
-        return response;
+        return refusal(502);
     };
     let (status, mut headers) = (answer.status(), answer.headers().clone());
     let mut bytes = answer.bytes().await.unwrap_or_default();
@@ -317,7 +339,12 @@ async fn forward(State(lies): State<Lies>, request: Request) -> Response {
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::TRANSFER_ENCODING);
     headers.remove(header::CONNECTION);
-    let mut response = Response::new(Body::from(bytes));
+    let body = if is_cut {
+        cut(bytes)
+    } else {
+        Body::from(bytes)
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response

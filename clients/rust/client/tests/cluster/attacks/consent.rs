@@ -1,9 +1,15 @@
 //! Tool calls: consent that nobody gave, and requests that nobody made.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use blindpipe_client::{
-    Agent, Clock, Content,
+    Agent, Clock, Content, Error,
     agent::{AgentBuilder, ToolCall},
     client::{ClientEvent, ToolRequest},
     e2ee::consent::{Decision, Sensitivity},
@@ -15,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::{Proxy, flip, victim_with};
 use crate::{
+    faults::Fault,
     proxy::{in_event, without},
     support::{Shared, Watch, cluster, running, until, watch},
 };
@@ -32,19 +39,21 @@ async fn agent_of(cluster: &Shared, ada: &TestUser) -> TestAgent {
     agent.expect("an agent")
 }
 
+fn send_email(text: &str) -> ToolCall {
+    let mut arguments = Content::new();
+    arguments.insert("text".to_owned(), text.into());
+    ToolCall {
+        tool: TOOL.to_owned(),
+        scope: SCOPE.to_owned(),
+        arguments,
+        ..ToolCall::default()
+    }
+}
+
 /// Asks for a tool with each message, and answers with what came of it.
 fn asking(builder: AgentBuilder) -> AgentBuilder {
     builder.on_message(async |ctx| {
-        let mut arguments = Content::new();
-        arguments.insert("text".to_owned(), ctx.text().into());
-        let result = ctx
-            .call(ToolCall {
-                tool: TOOL.to_owned(),
-                scope: SCOPE.to_owned(),
-                arguments,
-                ..ToolCall::default()
-            })
-            .await?;
+        let result = ctx.call(send_email(ctx.text())).await?;
         let reason = result.reason.unwrap_or_default();
         ctx.reply(format!("{:?} {reason}", result.status)).await
     })
@@ -216,5 +225,35 @@ async fn an_outcome_whose_event_was_dropped_is_read() {
     ran.expect("executed");
     let answer = events.answer(&conversation).await;
     assert_eq!(answer.text(), "Executed ");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_look_for_an_outcome_goes_on_until_it_is_refused_for_good() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let made = agent_of(&cluster, &ada).await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    let agent = proxy.agent(&made).on_message(async |ctx| {
+        let called = ctx.call(send_email(ctx.text())).await;
+        let status = match called {
+            Err(Error::Api(error)) => error.status,
+            other => panic!("{other:?}"),
+        };
+        ctx.reply(status.to_string()).await
+    });
+    let agent = running(agent).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    grant(&ada, &agent.agent, &conversation).await;
+    let mut events = watch(&ada).await;
+    let is_asked = Arc::new(AtomicBool::default());
+    let mut refusals = [vec![503; 5], vec![403]].concat().into_iter();
+    let asked = is_asked.clone();
+    proxy.on_call(move |call| {
+        let looks = call.ends_with("/artifact-requests") && asked.swap(true, Ordering::Relaxed);
+        looks.then(|| refusals.next().map(Fault::Refusal)).flatten()
+    });
+    // Nobody answers the request itself.
+    assert_eq!(events.ask(&conversation, "anybody?").await, "403");
     agent.stop().await;
 }

@@ -3,6 +3,7 @@
 mod answers;
 mod backups;
 mod consent;
+mod deliveries;
 mod drops;
 mod epochs;
 mod members;
