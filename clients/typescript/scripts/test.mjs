@@ -27,6 +27,7 @@ const LIMITS = {
 /** Tests that need no server. */
 const ALONE = new Set([
   "vectors",
+  "refusals",
   "interop",
   "states",
   "generated",

@@ -22,6 +22,7 @@ function directoryKey(key: Vector): e2ee.DirectoryKey {
       ? { byKeyId: bytes(introduction.by), signature: bytes(introduction.signature) }
       : undefined,
     retired: key.retired,
+    retiredAt: key.retired_at,
   };
 }
 
@@ -79,28 +80,30 @@ class Machine {
 
   async #step(event: Vector): Promise<unknown> {
     const { pins, room, me } = this;
+    // Without a time, no key has an end.
+    const now = event.now ?? 0;
     switch (event.do) {
       case "directory": {
         const of = principal(event.of);
-        const notices = await pins.directory(of, event.keys.map(directoryKey));
+        const notices = await pins.directory(of, event.keys.map(directoryKey), now);
         if (notices.length > 0) room.keysChanged(of);
         return { notices: told(notices) };
       }
       case "confirm": {
-        const done = pins.confirm(principal(event.of), event.key);
+        const done = pins.confirm(principal(event.of), event.key, now);
         room.keysChanged(principal(event.of));
         return { done };
       }
       case "verify":
-        return { done: pins.verify(principal(event.of), event.key) };
+        return { done: pins.verify(principal(event.of), event.key, now) };
       case "link":
-        return { notices: told(pins.link(principal(event.of), event.key)) };
+        return { notices: told(pins.link(principal(event.of), event.key, now)) };
       case "standing": {
         const of = principal(event.of);
         const pin = pins.find(of, event.key);
         return {
           standing: pin?.standing ?? null,
-          retired: pin?.retired ?? false,
+          retired: pin !== undefined && e2ee.isRetired(pin, now),
           speaks_bp1: pins.speaks(of),
         };
       }
@@ -134,7 +137,7 @@ class Machine {
           : sealing;
       }
       case "give": {
-        const given = await room.give(pins, principal(event.of), directoryKey(event.key));
+        const given = await room.give(pins, principal(event.of), directoryKey(event.key), now);
         return typeof given === "string" ? { given } : { given: "nothing", because: given.because };
       }
       case "writing":

@@ -2,7 +2,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as e2ee from "@blindpipe/client/e2ee";
-
+import { downloadFile } from "#dist/core/files.js";
+import { gcmSeal } from "#dist/e2ee/primitives.js";
+import { Closed } from "@blindpipe/client";
+import { HookCaller, SILENT } from "#dist/hooks.js";
+import { Http } from "#dist/transport/http.js";
 import { type Vector, halves, pair, placeOf, principal, read, reasonOf } from "./vector-support.js";
 
 const bytes = e2ee.fromHex;
@@ -124,7 +128,7 @@ test("paddings", () => {
 });
 
 test("files", async () => {
-  const { cases, refused } = read("files");
+  const { cases, refused, message, messages_refused } = read("files");
   for (const each of cases) {
     const pattern = new TextEncoder().encode(each.pattern);
     const content = Uint8Array.from(
@@ -143,10 +147,29 @@ test("files", async () => {
   }
   const key = new Uint8Array(32).fill(4);
   for (const each of refused) {
-    const reason = await reasonOf(() => e2ee.openFile(bytes(each.file), key, each.sha256));
+    const file = each.file === undefined ? await cutFile(each, key) : bytes(each.file);
+    const reason = await reasonOf(() => e2ee.openFile(file, key, each.sha256));
     assert.equal(reason, each.reason, each.name);
   }
+  const http = new Http({
+    url: "http://node.invalid",
+    fetch: () => Promise.reject(new Closed("called")),
+    hooks: new HookCaller({}, SILENT),
+    token: () => null,
+  });
+  for (const each of messages_refused) {
+    const reason = await reasonOf(() => downloadFile(http, each));
+    assert.equal(reason, "malformed", JSON.stringify(each));
+  }
+  await assert.rejects(downloadFile(http, message), Closed);
 });
+
+/** A file of the letter z, cut, and with another end. */
+async function cutFile({ of_length, cut, end }: Vector, key: e2ee.Bytes): Promise<e2ee.Bytes> {
+  const content = new Uint8Array(of_length).fill("z".charCodeAt(0));
+  const { ciphertext } = await e2ee.sealFile(content, key, new Uint8Array(16).fill(5));
+  return new Uint8Array(Buffer.concat([ciphertext.subarray(0, cut), bytes(end)]));
+}
 
 test("backups", async () => {
   const vector = read("backups");
@@ -178,6 +201,20 @@ test("backups", async () => {
   const elsewhere = { ...place, deviceId: "other" };
   assert.equal(await reasonOf(() => e2ee.openBackup("a", kek, elsewhere, a)), "wrong_key");
   assert.equal(await reasonOf(() => e2ee.openBackup("b", kek, place, a)), "wrong_key");
+  for (const each of vector.refused) {
+    const reason = await reasonOf(() =>
+      e2ee.restoreBackup(each.password, each.user, {
+        backup_a: e2ee.base64(bytes(each.backup_a)),
+        backup_b: e2ee.base64(bytes(each.backup_b)),
+        argon2_salt: e2ee.base64(salt),
+        argon2_params: costs,
+        public_key: e2ee.base64(bytes(each.device.public_key)),
+        signing_public_key: e2ee.base64(bytes(each.device.signing_public_key)),
+        device_id: each.device_id,
+      }),
+    );
+    assert.equal(reason, each.reason, each.name);
+  }
   for (const refused of vector.costs_refused) {
     await assert.rejects(e2ee.backupKey("x", salt, refused), e2ee.UsageError);
   }
@@ -308,6 +345,22 @@ test("envelopes that are refused, each with its reason", async () => {
   }
 });
 
+test("the largest content, and a larger one", async () => {
+  const vectors = read("envelopes");
+  const { all } = await secretsOf(vectors);
+  for (const each of vectors.large) {
+    const plaintext = new Uint8Array(each.padded);
+    const front = bytes(each.front);
+    plaintext.set(front);
+    plaintext.fill(" ".charCodeAt(0), front.length, front.length + each.length);
+    plaintext.set(new TextEncoder().encode("{}"), front.length);
+    const sealed = await gcmSeal(bytes(each.key), bytes(each.nonce), plaintext, bytes(each.aad));
+    const envelope = new Uint8Array(Buffer.concat([bytes(each.header), sealed]));
+    const reason = await reasonOf(() => opening(envelope, each, vectors, all, halves(each)));
+    assert.equal(reason, each.reason ?? "opened", String(each.length));
+  }
+});
+
 /** The changes of a vector: at each position some other values, with the reason of each. */
 function* changes(vector: Vector): Generator<{ changed: e2ee.Bytes; reason: string; at: number }> {
   const whole = bytes(vector.bytes);
@@ -325,10 +378,24 @@ function* changes(vector: Vector): Generator<{ changed: e2ee.Bytes; reason: stri
   }
 }
 
-test("every changed byte of an envelope is refused, with its reason", async () => {
-  const { envelope: vector } = read("refuse");
+for (const name of ["envelope", "envelope_by_slot"]) {
+  test(`every changed byte of an ${name} is refused, with its reason`, () => refusesChanges(name));
+}
+
+async function refusesChanges(name: string): Promise<void> {
+  const vector = read("refuse")[name];
   const conversation = bytes(vector.conversation);
-  const secret = await e2ee.EpochKey.ofEpoch(bytes(vector.secret), conversation, vector.epoch);
+  const { epoch } = vector;
+  const secret =
+    name === "envelope"
+      ? await e2ee.EpochKey.ofEpoch(bytes(vector.secret), conversation, epoch)
+      : await e2ee.EpochKey.ofLane(
+          bytes(vector.lane_secret),
+          conversation,
+          epoch,
+          bytes(vector.sid),
+          bytes(vector.lane_agent),
+        );
   const keys = halves(vector);
   const whole = await opening(bytes(vector.bytes), vector, vector, secret, keys);
   assert.equal(whole.header.slots.length, 1);
@@ -336,7 +403,7 @@ test("every changed byte of an envelope is refused, with its reason", async () =
     const found = await reasonOf(() => opening(changed, vector, vector, secret, keys));
     assert.equal(found, reason, `byte ${at} is ${changed[at]}`);
   }
-});
+}
 
 test("every changed byte of a wrap is refused, with its reason", async () => {
   const { wrap: vector } = read("refuse");

@@ -32,6 +32,7 @@ function directoryKey(shown: ShownKey): DirectoryKey {
         signature: fromBase64(shown.introduction.signature),
       }
     : undefined;
+  const end = shown.retired_at ?? shown.valid_until;
   return {
     deviceId: shown.device_id ?? undefined,
     publicKey: fromBase64(shown.public_key),
@@ -39,8 +40,7 @@ function directoryKey(shown: ShownKey): DirectoryKey {
     schemes: shown.schemes ?? undefined,
     introduction,
     // The end of a replaced key's grace may lie ahead; until then it signs.
-    retired: shown.retired_at != null && Date.parse(shown.retired_at) <= Date.now(),
-    retiredAt: shown.retired_at == null ? undefined : Date.parse(shown.retired_at),
+    retiredAt: end == null ? undefined : Date.parse(end),
   };
 }
 

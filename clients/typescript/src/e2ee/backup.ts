@@ -134,8 +134,12 @@ export async function openBackup(
   place: BackupPlace,
   backup: string,
 ): Promise<BackedUpKey[]> {
+  return asWrongKey(() => openHalf(role, kek, place, backup));
+}
+
+async function asWrongKey<T>(open: () => Promise<T>): Promise<T> {
   try {
-    return await openHalf(role, kek, place, backup);
+    return await open();
   } catch (error) {
     throw error instanceof DecryptError ? new DecryptError("wrong_key") : error;
   }
@@ -228,7 +232,16 @@ export interface RestoredBackup {
   readonly earlier: readonly BackedUpKey[];
 }
 
-export async function restoreBackup(
+/** Every failure is `wrong_key`, except that costs out of bounds are a `UsageError`. */
+export function restoreBackup(
+  password: string,
+  userId: string,
+  fields: BackupFields,
+): Promise<RestoredBackup> {
+  return asWrongKey(() => restore(password, userId, fields));
+}
+
+async function restore(
   password: string,
   userId: string,
   fields: BackupFields,

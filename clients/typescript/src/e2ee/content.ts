@@ -57,8 +57,20 @@ export function encodeContent(content: object): Bytes {
   return bytes;
 }
 
-/** Of a name given twice the last counts. Throws `not_json`. */
+/** Throws `UsageError` for bytes that are never sealed. */
+export function checkContent(bytes: Bytes): Bytes {
+  try {
+    decodeContent(bytes);
+    return bytes;
+  } catch (error) {
+    if (!(error instanceof DecryptError)) throw error;
+    throw new UsageError("content is not sealed: no reader would take these bytes");
+  }
+}
+
+/** Of a name given twice the last counts. Throws `malformed` if it is too large, or `not_json`. */
 export function decodeContent(bytes: Uint8Array): JsonObject {
+  if (bytes.length > MAX_CONTENT_BYTES) throw new DecryptError("malformed");
   let value: unknown;
   try {
     value = JSON.parse(fromUtf8(bytes));

@@ -20,7 +20,9 @@ import {
 } from "./bytes.js";
 import {
   type JsonObject,
+  MAX_CONTENT_BYTES,
   PLAINTEXT_HEAD_BYTES,
+  checkContent,
   decodeContent,
   encodeContent,
   paddedLength,
@@ -36,6 +38,8 @@ const FIXED_BYTES = 88;
 const SLOT_BYTES = 64;
 const MAX_SLOTS = 32;
 const TAG_BYTES = 16;
+/** The largest content, padded. */
+const MAX_SEALED_BYTES = paddedLength(Kind.message, MAX_CONTENT_BYTES) + TAG_BYTES;
 
 /** The sender's own key list as it sees it. */
 export interface View {
@@ -112,7 +116,9 @@ export async function seal(input: SealInput): Promise<Bytes> {
   const { secret, sender } = input;
   checkWriter(input);
   const content =
-    input.content instanceof Uint8Array ? input.content : encodeContent(input.content);
+    input.content instanceof Uint8Array
+      ? checkContent(input.content)
+      : encodeContent(input.content);
   const salt = input.salt ?? random(16);
   const own = secret.kind === 2 ? principalBytes(sender).slice(1) : null;
   const messageSecret = await hkdf(await secret.lane(own), salt, label("message"), 32);
@@ -192,7 +198,8 @@ export function readHeader(envelope: Uint8Array): Header {
   if (!laneFits || count > MAX_SLOTS) throw new DecryptError("malformed");
   const start = FIXED_BYTES + (lane === LANE_AGENT ? 16 : 0);
   const end = start + count * SLOT_BYTES;
-  if (envelope.length < end + TAG_BYTES) throw new DecryptError("malformed");
+  const sealed = envelope.length - end;
+  if (sealed < TAG_BYTES || sealed > MAX_SEALED_BYTES) throw new DecryptError("malformed");
   return {
     kind: envelope[1]!,
     lane,
@@ -301,11 +308,7 @@ async function messageSecretOf(header: Header, secret: EpochKey): Promise<Bytes>
 
 async function openSlot(sealed: Bytes, lane: NativeKey, header: Header): Promise<Bytes> {
   const { key, nonce } = await slotKey(lane, header.salt);
-  try {
-    return await gcmOpen(key, nonce, sealed, header.bytes.subarray(0, FIXED_BYTES));
-  } catch {
-    throw new DecryptError("wrong_key");
-  }
+  return gcmOpen(key, nonce, sealed, header.bytes.subarray(0, FIXED_BYTES));
 }
 
 function unpad(kind: Kind, plaintext: Bytes): Bytes {

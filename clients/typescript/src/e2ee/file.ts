@@ -50,10 +50,11 @@ export async function openFile(
   if (hex(await sha256(ciphertext)) !== fileHash({ sha256: expectedSha256 })) {
     throw new DecryptError("bad_ciphertext");
   }
-  if (ciphertext.length < HEAD_BYTES) throw new DecryptError("malformed");
+  if (ciphertext.length < MAGIC.length) throw new DecryptError("malformed");
   if (!equal(ciphertext.subarray(0, MAGIC.length), MAGIC)) {
     throw new DecryptError("unknown_version");
   }
+  if (ciphertext.length < HEAD_BYTES) throw new DecryptError("malformed");
   const chunkKey = await hkdf(key, ciphertext.subarray(4, HEAD_BYTES), label("file"), 32);
   return concat(...(await openChunks(ciphertext.subarray(HEAD_BYTES), chunkKey)));
 }

@@ -13,6 +13,7 @@ import {
   type Trust,
   type Standing,
   isAccepted,
+  isRetired,
   notice,
   sortNotices,
 } from "./trust.js";
@@ -211,7 +212,7 @@ export class Room {
     }
     this.#wasEncrypted = true;
     const isNewest = isSigned && this.#becomesNewest(opened, now);
-    if (isNewest) this.#setNewest(opened, isAccepted(pin) && this.isMember(opened.rotator));
+    if (isNewest) this.#setNewest(opened, isAccepted(pin, now) && this.isMember(opened.rotator));
     pins.heard(opened.rotator);
     return this.#hold(opened, isNewest);
   }
@@ -281,13 +282,18 @@ export class Room {
   }
 
   /** Decides what a key that the server lists is given at a rotation. */
-  async give(pins: Trust, to: Principal, key: DirectoryKey): Promise<Given> {
+  async give(
+    pins: Trust,
+    to: Principal,
+    key: DirectoryKey,
+    now: number = Date.now(),
+  ): Promise<Given> {
     const member = this.#members?.get(principalName(to));
     if (!member) return { because: "not_member" };
     if (!(await isUsable(key))) return { because: "unusable_key" };
     const pin = pins.find(to, await keyId(key));
-    if (pin?.retired) return { because: "retired_key" };
-    if (!pin || !isAccepted(pin)) return { because: "waiting_key" };
+    if (pin && isRetired(pin, now)) return { because: "retired_key" };
+    if (!pin || !isAccepted(pin, now)) return { because: "waiting_key" };
     return member.visibility === "all" ? "secret" : "lane";
   }
 
@@ -325,7 +331,7 @@ export class Room {
     this.#wasEncrypted = true;
     pins.heard(sender);
     const pin = pins.find(sender, opened.header.keyId)!;
-    const notices = this.#judge(pins.me, pin, incoming);
+    const notices = this.#judge(pins.me, pin, incoming, now);
     if (isStale(pins.me, incoming, opened.time, now)) throw new Refusal("stale", []);
     if (Math.abs(opened.time - incoming.createdAt) > MAX_TIME_APART_MS) {
       notices.push(notice("other_time", sender));
@@ -336,14 +342,16 @@ export class Room {
   }
 
   /** The notices about a sender's key; throws where nothing by it counts. */
-  #judge(me: Principal, pin: Pin, { sender, place, isLive, createdAt }: Incoming): Notice[] {
+  #judge(me: Principal, pin: Pin, incoming: Incoming, now: number): Notice[] {
+    const { sender, place, isLive, createdAt } = incoming;
+    const hasLeft = isRetired(pin, now);
     const notices: Notice[] = [];
     if (pin.standing === "waiting") notices.push(notice("waiting_key", sender, pin.keyId));
-    if (pin.retired) notices.push(notice("retired_key", sender, pin.keyId));
+    if (hasLeft) notices.push(notice("retired_key", sender, pin.keyId));
     if (!this.isMember(sender)) notices.push(notice("not_member", sender));
     // A message that the server stored before the key left came in time.
     const wasInTime = pin.retiredAt !== null && createdAt <= pin.retiredAt;
-    if (pin.retired && isLive && !wasInTime) throw new Refusal("retired_key", notices);
+    if (hasLeft && isLive && !wasInTime) throw new Refusal("retired_key", notices);
     const mayBeShown = place.kind === Kind.message && me.type === "user";
     if (pin.standing === "waiting" && !mayBeShown) throw new Refusal("unknown_sender_key", notices);
     return notices;

@@ -1,120 +1,38 @@
-/** Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired. */
-import { base64, fromBase64, hex } from "./bytes.js";
+/** Trust: which keys of whom are known, introduced, verified, waiting for a person, or retired. */
+import { hex } from "./bytes.js";
+import { type Principal, isUsable, keyId, principalName, verifyIntroduction } from "./keys.js";
+import { type Notice, notice, sortNotices } from "./notices.js";
 import {
-  type Introduction,
-  type Principal,
-  type PublicKeys,
-  isUsable,
-  keyId,
-  principalName,
-  verifyIntroduction,
-} from "./keys.js";
+  type DirectoryKey,
+  type Pin,
+  type StoredPin,
+  higher,
+  isAccepted,
+  isRetired,
+  newPin,
+  readEnd,
+  restorePin,
+  storePin,
+} from "./pins.js";
+
+export * from "./notices.js";
+export {
+  type DirectoryKey,
+  type Pin,
+  type Standing,
+  type StoredPin,
+  isAccepted,
+  isRetired,
+} from "./pins.js";
 
 /** `tofu` accepts first keys; under `strict` they wait too. */
 export type TrustPolicy = "tofu" | "strict";
-
-/**
- * `waiting`: nothing is believed or given. `known`: a first key, or confirmed by a person.
- * `introduced`: signed by an accepted one. `verified`: compared by people, or introduced by such.
- */
-export type Standing = "waiting" | "known" | "introduced" | "verified";
-
-const RANK: Readonly<Record<Standing, number>> = {
-  waiting: 0,
-  known: 1,
-  introduced: 2,
-  verified: 3,
-};
-
-function higher(one: Standing, other: Standing): Standing {
-  return RANK[one] >= RANK[other] ? one : other;
-}
-
-/** A key as the directory shows it. */
-export interface DirectoryKey extends PublicKeys {
-  /** Absent for an agent. */
-  readonly deviceId?: string | undefined;
-  readonly schemes?: readonly string[] | undefined;
-  readonly introduction?: Introduction | undefined;
-  /** The directory itself says that this key is of the past. */
-  readonly retired?: boolean | undefined;
-  /** Since when, in Unix milliseconds by the server's clock. */
-  readonly retiredAt?: number | undefined;
-}
-
-export interface Pin extends PublicKeys {
-  readonly keyId: string;
-  readonly deviceId: string;
-  standing: Standing;
-  retired: boolean;
-  /** The server's time of its leaving; null if it was not told. */
-  retiredAt: number | null;
-  introducedBy: string | null;
-  /** Seen before this start of the program. */
-  readonly fromStore: boolean;
-}
-
-export function isAccepted(pin: Pin): boolean {
-  return !pin.retired && pin.standing !== "waiting";
-}
-
-/** In the order in which notices stand. */
-const NOTICE_KINDS = [
-  "introduced_key",
-  "waiting_key",
-  "unusable_key",
-  "retired_key",
-  "returned_key",
-  "own_list_key",
-  "link_retired",
-  "member_added",
-  "member_removed",
-  "agent_sees_all",
-  "not_member",
-  "other_secret_before",
-  "other_secret",
-  "other_time",
-  "not_encrypted",
-  "no_quote",
-] as const;
-
-export type NoticeKind = (typeof NOTICE_KINDS)[number];
-
-/** Something that the person is told. */
-export interface Notice {
-  readonly kind: NoticeKind;
-  readonly about: Principal;
-  readonly keyId: string | null;
-}
-
-export function notice(kind: NoticeKind, about: Principal, id: string | null = null): Notice {
-  return { kind, about, keyId: id };
-}
-
-export function sortNotices(notices: Notice[]): Notice[] {
-  const name = (one: Notice): string => `${principalName(one.about)}${one.keyId ?? ""}`;
-  const rank = (one: Notice): number => NOTICE_KINDS.indexOf(one.kind);
-  return notices.sort(
-    (one, other) => rank(one) - rank(other) || (name(one) < name(other) ? -1 : 1),
-  );
-}
 
 interface PrincipalPins {
   readonly keys: Map<string, Pin>;
   speaks: boolean;
   /** The key of a link that was followed before the directory showed it. */
   linked: string | null;
-}
-
-interface StoredPin {
-  readonly key_id: string;
-  readonly public_key: string;
-  readonly signing_public_key: string;
-  readonly device_id: string;
-  readonly standing: Standing;
-  readonly retired: boolean;
-  readonly retired_at: number | null;
-  readonly introduced_by: string | null;
 }
 
 /** Pins as a store keeps them, for ever. */
@@ -188,7 +106,11 @@ export class Trust {
   }
 
   /** Takes a whole list of the directory. */
-  async directory(of: Principal, list: readonly DirectoryKey[]): Promise<Notice[]> {
+  async directory(
+    of: Principal,
+    list: readonly DirectoryKey[],
+    now: number = Date.now(),
+  ): Promise<Notice[]> {
     const notices: Notice[] = [];
     const listed: Listed[] = [];
     for (const key of list) {
@@ -198,11 +120,15 @@ export class Trust {
     const entry = this.#of(of);
     const isFirst = entry.keys.size === 0;
     const isMine = principalName(of) === principalName(this.me);
-    this.#retire(of, entry, listed, notices);
-    this.#pinFirst(entry, listed, isFirst, isMine);
-    await this.#introduce(of, entry, listed, notices);
-    this.#pinWaiting(of, entry, listed, isMine, notices);
-    if (listed.length > 0 && !this.#verifyLinked(entry) && entry.linked) {
+    for (const pin of entry.keys.values()) {
+      const shown = listed.find(([id]) => id === pin.keyId)?.[1];
+      const kind = readEnd(pin, shown, now);
+      if (kind) notices.push(notice(kind, of, pin.keyId));
+    }
+    this.#pinFirst(entry, listed, isFirst, isMine, now);
+    await this.#introduce(of, entry, listed, notices, now);
+    this.#pinWaiting(of, entry, listed, isMine, notices, now);
+    if (listed.length > 0 && !this.#verifyLinked(entry, now) && entry.linked) {
       notices.push(notice("link_retired", of, entry.linked));
       entry.linked = null;
     }
@@ -210,31 +136,18 @@ export class Trust {
     return sortNotices(notices);
   }
 
-  #retire(of: Principal, entry: PrincipalPins, listed: readonly Listed[], notices: Notice[]): void {
-    for (const pin of entry.keys.values()) {
-      const here = listed.find(([id]) => id === pin.keyId)?.[1];
-      const isHere = here !== undefined && !here.retired;
-      if (!pin.retired && !isHere) {
-        pin.retired = true;
-        pin.retiredAt = here?.retiredAt ?? null;
-        notices.push(notice("retired_key", of, pin.keyId));
-      } else if (pin.retired && isHere) {
-        notices.push(notice("returned_key", of, pin.keyId));
-      }
-    }
-  }
-
   #pinFirst(
     entry: PrincipalPins,
     listed: readonly Listed[],
     isFirst: boolean,
     isMine: boolean,
+    now: number,
   ): void {
     for (const [id, key] of listed) {
       if (entry.keys.has(id)) continue;
-      if (isMine && this.#own.has(id)) entry.keys.set(id, newPin(id, key, "verified"));
+      if (isMine && this.#own.has(id)) entry.keys.set(id, newPin(id, key, "verified", now));
       if (!isMine && isFirst && this.policy === "tofu")
-        entry.keys.set(id, newPin(id, key, "known"));
+        entry.keys.set(id, newPin(id, key, "known", now));
     }
   }
 
@@ -244,11 +157,12 @@ export class Trust {
     entry: PrincipalPins,
     listed: readonly Listed[],
     notices: Notice[],
+    now: number,
   ): Promise<void> {
     for (let hasChanged = true; hasChanged;) {
       hasChanged = false;
       for (const one of listed) {
-        const pin = await this.#introduced(of, entry, one);
+        const pin = await this.#introduced(of, entry, one, now);
         if (!pin) continue;
         const before = entry.keys.get(pin.keyId);
         entry.keys.set(pin.keyId, pin);
@@ -261,16 +175,22 @@ export class Trust {
     }
   }
 
-  async #introduced(of: Principal, entry: PrincipalPins, [id, key]: Listed): Promise<Pin | null> {
+  async #introduced(
+    of: Principal,
+    entry: PrincipalPins,
+    [id, key]: Listed,
+    now: number,
+  ): Promise<Pin | null> {
     const { introduction } = key;
     const before = entry.keys.get(id);
-    if (!introduction || key.retired || before?.retired || before?.introducedBy) return null;
+    if (!introduction || isRetired(key, now) || before?.introducedBy) return null;
+    if (before && isRetired(before, now)) return null;
     const by = entry.keys.get(hex(introduction.byKeyId));
-    if (!by || !isAccepted(by)) return null;
+    if (!by || !isAccepted(by, now)) return null;
     const device = key.deviceId ?? "";
     if (!(await verifyIntroduction(by, of, device, key, introduction.signature))) return null;
     const earned = by.standing === "verified" ? "verified" : "introduced";
-    const pin = newPin(id, key, before ? higher(before.standing, earned) : earned);
+    const pin = newPin(id, key, before ? higher(before.standing, earned) : earned, now);
     pin.introducedBy = by.keyId;
     return pin;
   }
@@ -281,53 +201,55 @@ export class Trust {
     listed: readonly Listed[],
     isMine: boolean,
     notices: Notice[],
+    now: number,
   ): void {
     for (const [id, key] of listed) {
       const before = entry.keys.get(id);
-      const pin = before ?? newPin(id, key, "waiting");
+      const pin = before ?? newPin(id, key, "waiting", now);
       if (!before) entry.keys.set(id, pin);
-      if (pin.standing !== "waiting" || pin.retired) continue;
+      if (pin.standing !== "waiting" || isRetired(pin, now)) continue;
       if (isMine) notices.push(notice("own_list_key", of, id));
       else if (!before) notices.push(notice("waiting_key", of, id));
     }
   }
 
   /** The tap: a person takes this key for that principal's. False for an unknown key. */
-  confirm(of: Principal, id: string): boolean {
+  confirm(of: Principal, id: string, now: number = Date.now()): boolean {
     const pin = this.find(of, id);
     if (!pin) return false;
     pin.standing = higher(pin.standing, "known");
     pin.retired = false;
+    if (pin.retiredAt !== null && pin.retiredAt <= now) pin.retiredAt = null;
     return true;
   }
 
   /** People have compared safety numbers. */
-  verify(of: Principal, id: string): boolean {
+  verify(of: Principal, id: string, now: number = Date.now()): boolean {
     const pin = this.find(of, id);
-    if (!pin || pin.retired) return false;
+    if (!pin || isRetired(pin, now)) return false;
     pin.standing = "verified";
     spread(this.#of(of), id);
     return true;
   }
 
   /** Somebody follows an agent's link, which carries its key. */
-  link(agent: Principal, id: string): Notice[] {
+  link(agent: Principal, id: string, now: number = Date.now()): Notice[] {
     const entry = this.#of(agent);
     entry.speaks = true;
     entry.linked = id;
-    if (entry.keys.size === 0 || this.#verifyLinked(entry)) return [];
+    if (entry.keys.size === 0 || this.#verifyLinked(entry, now)) return [];
     entry.linked = null;
     return [notice("link_retired", agent, id)];
   }
 
-  #verifyLinked(entry: PrincipalPins): boolean {
+  #verifyLinked(entry: PrincipalPins, now: number): boolean {
     const { linked } = entry;
     const pin = linked === null ? undefined : entry.keys.get(linked);
     if (!pin) return false;
-    if (!pin.retired) pin.standing = "verified";
+    if (!isRetired(pin, now)) pin.standing = "verified";
     spread(entry, pin.keyId);
     const isFound = [...entry.keys.values()].some(
-      (one) => one.standing === "verified" && !one.retired,
+      (one) => one.standing === "verified" && !isRetired(one, now),
     );
     if (isFound) entry.linked = null;
     return isFound;
@@ -346,43 +268,3 @@ function spread(entry: PrincipalPins, from: string): void {
   }
 }
 
-function newPin(id: string, key: DirectoryKey, standing: Standing): Pin {
-  return {
-    keyId: id,
-    publicKey: key.publicKey,
-    signingPublicKey: key.signingPublicKey,
-    deviceId: key.deviceId ?? "",
-    standing,
-    retired: key.retired ?? false,
-    retiredAt: key.retiredAt ?? null,
-    introducedBy: null,
-    fromStore: false,
-  };
-}
-
-function storePin(pin: Pin): StoredPin {
-  return {
-    key_id: pin.keyId,
-    public_key: base64(pin.publicKey),
-    signing_public_key: base64(pin.signingPublicKey),
-    device_id: pin.deviceId,
-    standing: pin.standing,
-    retired: pin.retired,
-    retired_at: pin.retiredAt,
-    introduced_by: pin.introducedBy,
-  };
-}
-
-function restorePin(stored: StoredPin): Pin {
-  return {
-    keyId: stored.key_id,
-    publicKey: fromBase64(stored.public_key),
-    signingPublicKey: fromBase64(stored.signing_public_key),
-    deviceId: stored.device_id,
-    standing: stored.standing,
-    retired: stored.retired,
-    retiredAt: stored.retired_at,
-    introducedBy: stored.introduced_by,
-    fromStore: true,
-  };
-}
