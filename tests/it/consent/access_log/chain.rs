@@ -200,7 +200,8 @@ async fn a_large_log_is_verified_in_seconds() {
         (report.rows, report.chains, report.faults.len()),
         (rows.unsigned_abs(), 51, 0)
     );
-    assert!(took < Duration::from_secs(30), "{took:?}");
+    let per_row = Duration::from_micros(30) * u32::try_from(rows).expect("few");
+    assert!(took < per_row.max(Duration::from_secs(5)), "{took:?}");
     for (query, expected) in [
         ("limit=50".to_owned(), 50),
         (
