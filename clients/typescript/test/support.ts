@@ -1,6 +1,8 @@
 // Helpers of the tests against a cluster.
 import { spawn, type ChildProcess } from "node:child_process";
 import { createHmac } from "node:crypto";
+import { createServer, type RequestListener, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
 import { Client, type ClientEvent, type Conversation, type ToolRequest } from "@blindpipe/client";
@@ -190,4 +192,25 @@ export function signed(secret: string, body: string): Request {
     "webhook-signature": `v1,${signature}`,
   };
   return new Request("http://agent.invalid/", { method: "POST", headers, body });
+}
+
+/** A server of one's own, for deliveries. */
+export async function listening(
+  listener: RequestListener,
+): Promise<{ server: Server; url: string }> {
+  const server = createServer(listener);
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` };
+}
+
+/** Has the service deliver an agent's events to this address. */
+export async function setWebhook(
+  options: AgentOptions,
+  url: string,
+  secret: string,
+): Promise<void> {
+  const body = { url, secret };
+  const answer = await asAgent(options, "PUT", `/agents/${options.agentId}/webhook`, body);
+  const { data } = (await answer.json()) as { data: { status: string; last_error: string } };
+  if (data.status !== "active") throw new Error(data.last_error);
 }

@@ -1,8 +1,6 @@
 // An agent by socket, poll and webhook; clear text; standby.
 import assert from "node:assert/strict";
 import { createHmac } from "node:crypto";
-import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import { mkdtemp, stat } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -11,7 +9,7 @@ import { Agent, toNode, type AgentOptions } from "@blindpipe/client/agent";
 import type { Conversation } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { answerTo, collect, fromAgent, running } from "./support.js";
+import { answerTo, collect, fromAgent, listening, running, setWebhook } from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -60,14 +58,6 @@ test("by poll, and the acknowledgement is the cursor", async () => {
   assert.deepEqual(replayed, ["three"]);
 });
 
-async function listening(
-  handler: Parameters<typeof createServer>[1],
-): Promise<{ server: Server; url: string }> {
-  const server = createServer(handler);
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` };
-}
-
 test("by webhook, from the real dispatcher; a failed handler runs again", async () => {
   const options = await cluster.agent("hooked", ada.client);
   const secret = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
@@ -84,13 +74,7 @@ test("by webhook, from the real dispatcher; a failed handler runs again", async 
   const receive = toNode(agent.webhook([next, secret]));
   const { server, url } = await listening((request, response) => void receive(request, response));
   try {
-    const registered = await fetch(`${options.url}/agents/${options.agentId}/webhook`, {
-      method: "PUT",
-      headers: { authorization: `Bearer ${options.token}`, "content-type": "application/json" },
-      body: JSON.stringify({ url, secret }),
-    });
-    const { data } = (await registered.json()) as { data: { status: string; last_error: string } };
-    assert.equal(data.status, "active", data.last_error);
+    await setWebhook(options, url, secret);
     const conversation = await talk(options);
     await isAnswered(conversation, "first");
     await isAnswered(conversation, "second");
