@@ -11,8 +11,8 @@ use axum::{
     response::Response,
 };
 use blindpipe_client::{Client, Error, client::ClientEvent, testing::TestUser};
-use futures_util::stream;
-use tokio::{sync::Semaphore, time::timeout};
+use futures_util::{StreamExt, stream};
+use tokio::{sync::Semaphore, task::yield_now, time::timeout};
 
 use crate::{
     proxy::Proxy,
@@ -36,11 +36,14 @@ pub fn refusal(status: u16) -> Response {
     response
 }
 
-/// Half of a body, and then a lost connection.
+/// Half of a body, which goes out, and then a lost connection.
 pub fn cut(bytes: Bytes) -> Body {
     let half = bytes.slice(..bytes.len() / 2);
-    let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-    Body::from_stream(stream::iter([Ok(half), Err(lost)]))
+    let lost = async {
+        yield_now().await;
+        Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset))
+    };
+    Body::from_stream(stream::iter([Ok(half)]).chain(stream::once(lost)))
 }
 
 /// Has calls that are named so end in the faults, one after the other. Answers the count of them.

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     attacks::Told,
+    proxy::Proxy,
     support::{cluster, echo, running, scene, texts, until, watch},
 };
 
@@ -177,6 +178,43 @@ async fn a_standby_handles_nothing_until_it_is_activated() {
     standby.agent.activate();
     assert_eq!(events.answer(&conversation).await.text(), "standby: two");
     standby.stop().await;
+}
+
+#[tokio::test]
+async fn a_standby_that_is_activated_while_it_connects_handles_what_it_had_learned() {
+    let scene = scene("late").await;
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    let handled = Arc::<Mutex<Vec<String>>>::default();
+    let hearing = handled.clone();
+    let standby = proxy.agent(&scene.agent).standby();
+    let standby = running(standby.on_message(move |ctx: Context| {
+        hearing.lock().push(ctx.text().to_owned());
+        async { Ok(()) }
+    }))
+    .await;
+    let conversation = scene.conversation().await;
+    let has_come = Arc::<AtomicBool>::default();
+    let coming = has_come.clone();
+    proxy.on_frame(move |frame| {
+        coming.fetch_or(frame["event"] == "message.created", Ordering::Relaxed);
+        vec![frame]
+    });
+    conversation.send("learned").await.expect("sent");
+    until(|| has_come.load(Ordering::Relaxed)).await;
+    assert!(handled.lock().is_empty());
+    let agent = standby.agent.clone();
+    proxy.on_sent_frame(move |frame| {
+        if frame["type"] == "auth" {
+            agent.activate();
+        }
+        vec![frame]
+    });
+    proxy.cut();
+    until(|| !handled.lock().is_empty()).await;
+    conversation.send("new").await.expect("sent");
+    until(|| handled.lock().len() == 2).await;
+    standby.stop().await;
+    assert_eq!(*handled.lock(), ["learned", "new"]);
 }
 
 #[tokio::test]
