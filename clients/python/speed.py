@@ -58,7 +58,7 @@ def crypto() -> None:
     )
 
 
-async def backlog(cluster: DevCluster, events: int) -> None:
+async def backlog(cluster: DevCluster, events: int, pins: Path) -> None:
     """Fills an agent's inbox, and lets a process of its own empty it."""
     people = [await cluster.user(f"person{number}") for number in range(PEOPLE)]
     options = await cluster.agent("busy", people[0].client, node=0)
@@ -81,6 +81,7 @@ async def backlog(cluster: DevCluster, events: int) -> None:
         "BLINDPIPE_AGENT_ID": options.agent_id,
         "BLINDPIPE_TOKEN": options.token,
         "BLINDPIPE_KEY": str(options.key),
+        "BLINDPIPE_PINS": str(pins),
         "SSL_CERT_FILE": cluster.ca_file,
     }
     command = (sys.executable, __file__, "--drain", str(events // PEOPLE * PEOPLE))
@@ -128,7 +129,7 @@ async def on_cluster(arguments: argparse.Namespace) -> None:
             environment={"LIMIT_OVERRIDES": overrides},
         )
         async with started as cluster:
-            await backlog(cluster, arguments.backlog)
+            await backlog(cluster, arguments.backlog, Path(folder) / "pins.json")
 
 
 def main() -> None:

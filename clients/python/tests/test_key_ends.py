@@ -29,7 +29,8 @@ async def test_each_reading_tells_the_end_of_a_key_that_is_known(
     def on_answer(_method: str, path: str, data: Any) -> Any:
         """The agent's key with an end: in the list of all members, or in the agent's own."""
         if path.split("?")[0].endswith("/recipients") and field == "retired_at":
-            keys = [k for m in data["members"] if m["principal_type"] == "agent" for k in m["devices"]]
+            agents = (m for m in data["members"] if m["principal_type"] == "agent")
+            keys = [key for agent in agents for key in agent["devices"]]
         elif path.endswith("/keys") and path.startswith("/agents/") and field == "valid_until":
             keys = data["keys"]
         else:

@@ -9,7 +9,7 @@ from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from attacker import Attacker, Victim, attacking, echo
+from attacker import Attacker, Victim, attacking, echo, newest
 from blindpipe import Context
 from blindpipe.agent.pin_store import StoredTrust
 from blindpipe.testing import DevCluster, TestUser
@@ -90,6 +90,26 @@ async def test_no_epoch_is_acknowledged_before_it_is_stored(
     assert rotated[-1][1] >= ROTATIONS
     for number, kept in acks:
         assert kept >= max((epoch for seq, epoch in rotated if seq <= number), default=0)
+
+
+async def test_a_store_that_fails_is_logged_and_stops_nothing(
+    cluster: DevCluster, ada: TestUser, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(Store):
+        async def save(self, trust: StoredTrust) -> None:
+            raise OSError("no space")
+
+    acks = list[int]()
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("unkept", ada.client)
+        options = replace(made, url=attacker.url, ssl_context=None, pins=Full())
+        conversation = await ada.client.open_agent(made.agent_id)
+        async with running(echo(options, Victim())):
+            _watch_acks(attacker, "socket", acks.append)
+            await answer_to(ada, lambda: conversation.send("hello"))
+            number = newest(attacker, "message.created")["seq"]
+            await until(lambda: acks and acks[-1] >= number)
+    assert "the pins could not be stored" in caplog.text
 
 
 async def test_many_lessons_are_stored_together() -> None:

@@ -72,7 +72,8 @@ class Machine:
 
     def do_directory(self, event: Json) -> Json:
         of = principal(event, "of")
-        notices = self.trust.directory(of, [_directory_key(key) for key in event["keys"]], _clock(event))
+        keys = [_directory_key(key) for key in event["keys"]]
+        notices = self.trust.directory(of, keys, _clock(event))
         if notices:
             self.room.keys_changed(of)
         return {"notices": _notices(notices)}
