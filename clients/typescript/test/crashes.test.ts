@@ -158,7 +158,7 @@ async function deliveryLane(crashes: number): Promise<void> {
   }
 }
 
-test(`by webhook, after ${DELIVERY_CRASHES} deaths every message has both replies too`, async () => {
+test(`after ${DELIVERY_CRASHES} deaths by webhook every message has both replies`, async () => {
   const each = Math.ceil(DELIVERY_CRASHES / DELIVERY_LANES);
   await Promise.all(Array.from({ length: DELIVERY_LANES }, () => deliveryLane(each)));
 });

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import type { Client, ConsentStore, ReceivedMessage } from "@blindpipe/client";
-import { hex, type StoredConsents } from "@blindpipe/client/e2ee";
+import { hex, type StoredConsents, type StoredPins } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import {
   answerTo,
@@ -212,8 +212,14 @@ test("an agent's link verifies its key", async () => {
   const { data } = (await response.json()) as { data: { keys: { key_id: string }[] } };
   const key_id = data.keys[0]!.key_id;
   await running(agent, async () => {
-    const conversation = await ada.client.openAgent(options.agentId, { keyId: key_id });
-    const answer = await answerTo(ada, () => conversation.send("?"));
+    let stored: StoredPins | null = null;
+    const onLearned = (): void => void (stored = user.client.trust.store());
+    const user = await cluster.user("linker", { onLearned });
+    const conversation = await user.client.openAgent(options.agentId, { keyId: key_id });
+    // A store is told of the link at once: it counts also after a restart.
+    const { principals } = stored as unknown as StoredPins;
+    assert(Object.values(principals).some(({ linked }) => linked === key_id));
+    const answer = await answerTo(user, () => conversation.send("?"));
     assert.equal(answer.opened?.sender.verified, true);
   });
 });

@@ -150,12 +150,13 @@ test("a file of pins is on the disk before it has its name, and its name then", 
     synced.push([(await this.stat()).isDirectory(), existsSync(path)]);
     return sync.call(this);
   });
+  const trust = { pins: { principals: {} }, marks: {} };
   try {
-    await filePins(path).save({ pins: { principals: {} }, marks: {} });
+    await filePins(path).save(trust);
   } finally {
     spy.mock.restore();
   }
-  assert.deepEqual(JSON.parse(await readFile(path, "utf8")), { pins: { principals: {} }, marks: {} });
+  assert.deepEqual(JSON.parse(await readFile(path, "utf8")), trust);
   assert.deepEqual(synced, [
     [false, false],
     [true, true],

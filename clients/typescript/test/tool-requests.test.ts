@@ -20,7 +20,7 @@ const limited: Answer = {
   body: { error: { code: "RATE_LIMITED", message: "", params: { retry_after_ms: 120_000 } } },
 };
 
-test("a tool that has executed is never answered as failed, whatever stops its answer", async () => {
+test("a tool that has executed is not answered as failed, whatever stops its answer", async () => {
   await attackedPerson(cluster, async ({ proxy, user }) => {
     const options = await cluster.agent("asker", user.client, MANIFEST);
     const agent = new Agent(options).on("message", (ctx) => {

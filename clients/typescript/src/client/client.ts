@@ -236,6 +236,7 @@ export class Client {
     if (keyId !== undefined) {
       const agent: Principal = { type: "agent", id: agentId };
       this.trust.link(agent, keyId.toLowerCase()).forEach((notice) => this.#tell(notice));
+      this.options.onLearned?.();
     }
     return this.#open({ type: "agent", agent_id: agentId });
   }
