@@ -248,7 +248,7 @@ async fn one_account_fills_no_strangers_inboxes() {
     let scope = &refused.body["error"]["params"]["scope"];
     assert_eq!(scope, "conversation_open");
     // A conversation that is there costs nothing, however often it is asked for at once.
-    let is_pair = |n: &usize| n % 3 != 0 && statuses[*n] == 201;
+    let is_pair = |n: &usize| !n.is_multiple_of(3) && statuses[*n] == 201;
     let there = (0..victims.len()).find(is_pair).expect("a pair");
     let again = (0..20).map(|_| direct(&mallory, &victims[there]));
     for answer in futures_util::future::join_all(again).await {
