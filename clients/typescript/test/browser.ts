@@ -27,6 +27,7 @@ export function findBrowser(): string | null {
 /** The imports of the tests, as a browser finds them. */
 const IMPORTS = {
   "@blindpipe/client/e2ee": "/dist/e2ee/index.js",
+  "#dist/": "/dist/",
   "@hpke/core": "/node_modules/@hpke/core/esm/mod.js",
   "@hpke/common": "/node_modules/@hpke/common/esm/mod.js",
   "hash-wasm": "/node_modules/hash-wasm/dist/index.esm.js",

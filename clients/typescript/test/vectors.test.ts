@@ -3,8 +3,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as e2ee from "@blindpipe/client/e2ee";
 import { downloadFile } from "#dist/core/files.js";
+import { concat } from "#dist/e2ee/bytes.js";
 import { gcmSeal } from "#dist/e2ee/primitives.js";
-import { Closed } from "@blindpipe/client";
+import { Closed } from "#dist/errors.js";
 import { HookCaller, SILENT } from "#dist/hooks.js";
 import { Http } from "#dist/transport/http.js";
 import { type Vector, halves, pair, placeOf, principal, read, reasonOf } from "./vector-support.js";
@@ -168,7 +169,7 @@ test("files", async () => {
 async function cutFile({ of_length, cut, end }: Vector, key: e2ee.Bytes): Promise<e2ee.Bytes> {
   const content = new Uint8Array(of_length).fill("z".charCodeAt(0));
   const { ciphertext } = await e2ee.sealFile(content, key, new Uint8Array(16).fill(5));
-  return new Uint8Array(Buffer.concat([ciphertext.subarray(0, cut), bytes(end)]));
+  return concat(ciphertext.subarray(0, cut), bytes(end));
 }
 
 test("backups", async () => {
@@ -355,7 +356,7 @@ test("the largest content, and a larger one", async () => {
     plaintext.fill(" ".charCodeAt(0), front.length, front.length + each.length);
     plaintext.set(new TextEncoder().encode("{}"), front.length);
     const sealed = await gcmSeal(bytes(each.key), bytes(each.nonce), plaintext, bytes(each.aad));
-    const envelope = new Uint8Array(Buffer.concat([bytes(each.header), sealed]));
+    const envelope = concat(bytes(each.header), sealed);
     const reason = await reasonOf(() => opening(envelope, each, vectors, all, halves(each)));
     assert.equal(reason, each.reason ?? "opened", String(each.length));
   }
