@@ -27,12 +27,16 @@ const SECRET: [u8; 32] = [7; 32];
 const ELSEWHERE: &str = "01BX5ZZKBKACTAV9WEVGEMMVS0";
 const ANOTHER_EVENT: &str = "01BX5ZZKBKACTAV9WEVGEMMVRZ";
 
-/// Says of the first message that it came elsewhere.
+/// Says that two messages came elsewhere: of the second one, its data says so too.
 fn moved() -> impl FnMut(Value) -> Vec<Value> + Send {
-    let mut is_first = true;
+    let mut count = 0;
     move |mut frame| {
-        if frame["event"] == "message.created" && std::mem::take(&mut is_first) {
+        if frame["event"] == "message.created" && count < 2 {
             frame["conversation_id"] = ELSEWHERE.into();
+            if count == 1 {
+                frame["data"]["conversation_id"] = ELSEWHERE.into();
+            }
+            count += 1;
         }
         vec![frame]
     }
@@ -50,10 +54,11 @@ async fn a_message_in_an_event_of_another_conversation_is_shown_to_no_person() {
     let mut events = watch(&bob).await;
     proxy.on_frame(moved());
     conversation.send("moved").await.expect("sent");
+    conversation.send("moved whole").await.expect("sent");
     conversation.send("in its place").await.expect("sent");
     let received = next_message(&mut events, conversation.id()).await;
     assert_eq!(received.text(), "in its place");
-    assert_eq!(told.refused(), ["malformed"]);
+    assert_eq!(told.refused(), ["malformed", "no_epoch_key"]);
 }
 
 #[tokio::test]
@@ -64,12 +69,15 @@ async fn a_message_in_an_event_of_another_conversation_is_handled_by_no_agent() 
     let mut talk = scene.talk(echo(builder)).await;
     proxy.on_frame(moved());
     talk.conversation.send("moved").await.expect("sent");
+    talk.conversation.send("moved whole").await.expect("sent");
     let answer = talk.events.ask(&talk.conversation, "in its place").await;
     assert_eq!(answer, "You said: in its place");
+    // Two conversations are handled at once.
+    until(|| told.refused().len() == 2).await;
     talk.agent.stop().await;
-    let wanted = ["moved", "in its place", "You said: in its place"];
-    assert_eq!(texts(&talk.conversation).await, wanted);
-    assert_eq!(told.refused(), ["malformed"]);
+    let read = texts(&talk.conversation).await;
+    assert_eq!(read[2..], ["in its place", "You said: in its place"]);
+    assert_eq!(told.refused(), ["malformed", "no_epoch_key"]);
 }
 
 /// The event of the last message in an agent's inbox.

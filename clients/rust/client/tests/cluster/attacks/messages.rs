@@ -51,7 +51,7 @@ fn alterations(elsewhere: String, stranger: String) -> Vec<(&'static str, Altera
             Box::new(move |m: &mut Value| m["sender"]["id"] = stranger.as_str().into()),
         ),
         (
-            "no_epoch_key",
+            "malformed",
             Box::new(move |m: &mut Value| m["conversation_id"] = elsewhere.as_str().into()),
         ),
         (
