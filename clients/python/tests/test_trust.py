@@ -111,3 +111,18 @@ def _key_of(user: TestUser) -> bytes:
     signer = user.client.session.options.signer
     assert signer
     return signer.key_id
+
+
+async def test_a_link_that_is_followed_is_told_to_the_store(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    learned: list[None] = []
+    ada = await cluster.user("ada", on_learned=lambda: learned.append(None))
+    options = await cluster.agent("linked", bob.client)
+    key_id = options.keys()[0].keys().key_id.hex()
+    learned.clear()
+    await ada.client.open_agent(options.agent_id, key_id=key_id)
+    assert learned
+    linked = [entry["linked"] for entry in ada.client.trust.store()["principals"].values()]
+    assert key_id in linked
+    await ada.client.close()

@@ -256,6 +256,7 @@ class Client:
             agent = ids.principal("agent", agent_id)
             for notice in self.trust.link(agent, bytes.fromhex(key_id), now_ms()):
                 self._on_notice(notice, None)
+            self._options.on_learned()
         return await self._open({"type": "agent", "agent_id": agent_id})
 
     async def open_direct(self, user_id: str) -> Conversation:
