@@ -94,9 +94,10 @@ async fn a_search_finds_names_that_the_caller_may_see_and_no_others() {
     let upload = |name: &str, state: &str, of: &str| {
         let [id, conversation] = [ulid(), of.parse().expect("a ULID")].map(uuid::Uuid::from);
         format!(
-            "insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename,
-                                 content_type, size, state, url_expires_at)
-             values ('{id}', '{conversation}', '{id}', 'user', '{id}', '{name}', 'x', 1, '{state}', app_now());"
+            "insert into object (object_key, size, sha256) values ('{id}', 1, '');
+             insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename,
+                                 content_type, size, state, url_expires_at, object_key)
+             values ('{id}', '{conversation}', '{id}', 'user', '{id}', '{name}', 'x', 1, '{state}', app_now(), '{id}');"
         )
     };
     let uploads = [
@@ -108,7 +109,10 @@ async fn a_search_finds_names_that_the_caller_may_see_and_no_others() {
     let files = found(&alice, "q=garden&types=file").await;
     assert_eq!(titles(&files), [("file", "garden plan.pdf")]);
     assert_eq!(files[0]["conversation_id"], json!(garden));
-    // The files of a relation that has ended are seen no more.
+    // A file whose object has ended is not found.
+    let ended = "update object set delete_at = app_now()";
+    psql(&a.world.database, ended).await;
+    assert_eq!(titles(&found(&alice, "q=garden&types=file").await), []);
     let relation = alice.get("/relations").await.body["data"][0]["relation_id"].clone();
     let relation = relation.as_str().expect("an id");
     alice

@@ -22,7 +22,7 @@ use super::{
 };
 
 /// The longest wait of a test.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 type Stream = WebSocketStream<TcpStream>;
 

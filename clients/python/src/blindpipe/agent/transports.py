@@ -102,6 +102,9 @@ class SocketReader:
                 self._drop()
         elif frame["type"] == "resync_required":
             self._resync(frame["oldest"], frame["head"])
+        elif frame["type"] == "caught_up":
+            # The last place was of use, though it held no event.
+            self._resyncs.count = 0
 
     def _resync(self, oldest: str, head: str) -> None:
         """This connection goes on at the head. The next one begins at what was not handled."""

@@ -50,7 +50,7 @@ pub(super) struct SocketReader {
 #[derive(Default)]
 pub(super) struct Resyncs {
     has_resumed: AtomicBool,
-    /// Since an event came.
+    /// Since a place was of use.
     count: AtomicU32,
 }
 
@@ -202,6 +202,8 @@ impl SocketOwner for SocketReader {
                     self.resync(&required);
                 }
             }
+            // The last place was of use, though it held no event.
+            "caught_up" => self.resyncs.count.store(0, Ordering::Relaxed),
             _ => {}
         }
         if self.inbox.is_full() {
@@ -271,6 +273,11 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
                 let has_resumed = &resyncs.has_resumed;
                 has_resumed.store(cursor.is_some(), Ordering::Relaxed);
                 cursor = expired(core, inbox, &resyncs, &error);
+                // A server that refuses this place too is not asked without a pause.
+                if resyncs.count.load(Ordering::Relaxed) > 2 {
+                    tokio::time::sleep(full_jitter(failures, FIRST_WAIT, MAX_WAIT)).await;
+                    failures += 1;
+                }
             }
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(full_jitter(failures, FIRST_WAIT, MAX_WAIT)).await;
