@@ -195,7 +195,7 @@ async fn a_standby_is_found_and_is_none_after_its_promotion() {
     let caught_up = "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn";
     let head = connect(&primary.url()).await;
     let head = head
-        .query_one("select pg_current_wal_lsn()::text", &[])
+        .query_one("select pg_current_wal_insert_lsn()::text", &[])
         .await;
     let head: String = head.expect("a position").get(0);
     let behind = connect(&standby.url()).await;

@@ -71,6 +71,9 @@ pub async fn redeliver(
     Handle(inbox): Handle<Inbox>,
     Path((_, id)): Path<(AgentId, DeliveryId)>,
 ) -> Result<Data<WebhookDelivery>> {
+    let bounds = inbox
+        .bounds(&Reader::new(Principal::Agent(agent.id), ""))
+        .await?;
     let redelivered = webhooks.work.run("webhooks.redeliver", async |tx| {
         agents::lock_named(tx, &agent).await?;
         let webhook = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
@@ -80,9 +83,6 @@ pub async fn redeliver(
         if webhook.status != super::WebhookStatus::Active {
             return Err(Code::Forbidden.into());
         }
-        let bounds = inbox
-            .bounds(&Reader::new(Principal::Agent(agent.id), ""))
-            .await?;
         if seq < bounds.oldest {
             return Err(bounds.expired());
         }
