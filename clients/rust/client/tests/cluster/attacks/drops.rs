@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use blindpipe_client::client::{ClientEvent, SendOptions};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::{Attacked, Proxy, Told, attacked, next_message, notices, victim};
 use crate::{
@@ -71,13 +72,20 @@ async fn a_stream_whose_pieces_are_dropped_ends_whole() {
     let made = cluster.agent("writer", &ada.client, None).await;
     let made = made.expect("an agent");
     let builder = cluster.builder(&made, 0).expect("a node");
-    let writer = running(builder.on_message(async |ctx| {
-        let mut out = ctx.stream()?;
-        for word in ["do ", "not ", "sell"] {
-            out.write(word).await;
-            out.flush().await;
+    // A service may leave out pieces that would come with their message.
+    let shown_all = Arc::new(Semaphore::new(0));
+    let gate = shown_all.clone();
+    let writer = running(builder.on_message(move |ctx| {
+        let gate = gate.clone();
+        async move {
+            let mut out = ctx.stream()?;
+            for word in ["do ", "not ", "sell"] {
+                out.write(word).await;
+                out.flush().await;
+            }
+            let _shown = gate.acquire().await;
+            out.end().await
         }
-        out.end().await
     }))
     .await;
     let conversation = ada.client.open_agent(made.id).await.expect("opened");
@@ -95,7 +103,12 @@ async fn a_stream_whose_pieces_are_dropped_ends_whole() {
     let mut shown = Vec::new();
     let text = loop {
         match events.next().await {
-            ClientEvent::Delta { n, append, .. } => shown.push((n, append)),
+            ClientEvent::Delta { n, append, .. } => {
+                shown.push((n, append));
+                if n == 2 {
+                    shown_all.add_permits(1);
+                }
+            }
             ClientEvent::Message { received, .. } if is_by_agent(&received) => {
                 break received.text().to_owned();
             }
