@@ -158,7 +158,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
     assert!(busy < (3.0 * quiet).max(0.25), "{busy} after {quiet}");
 
     for mut h2 in http2 {
-        assert!(h2.closes_within(Duration::from_secs(2)).await);
+        assert!(h2.closes_within(Duration::from_secs(10)).await);
     }
     for stream in http1 {
         assert!(ended(stream).await);

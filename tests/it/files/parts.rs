@@ -214,6 +214,13 @@ async fn parts_of_a_node_that_dies_go() {
     stage.ask_for("sweep_objects").await;
     stage.nodes[0].advance(AFTER_LEASE).await;
     stage.until_no_parts().await;
+    // The row goes after the parts.
+    for _ in 0..400 {
+        if count(stage.database(), recorded).await == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
     assert_eq!(count(stage.database(), recorded).await, 0);
 
     let mut doomed = ProcessNode::start(&stage.nodes[0]).await;
