@@ -264,7 +264,8 @@ pub fn database_is_away(error: &tokio_postgres::Error) -> bool {
             ["08", "53", "57", "58", "55", "40"]
                 .iter()
                 .any(|class| state.starts_with(class))
-                || state == "25006"
+                // A standby, and a transaction that Postgres ended while the node was paused.
+                || matches!(state, "25006" | "25P03" | "25P04")
         }
         None => {
             error.is_closed()

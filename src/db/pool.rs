@@ -82,9 +82,10 @@ impl Plans {
 
     /// The longest wait for a lock, and the longest life of an idle transaction.
     fn timeouts(self, wait: Duration) -> [Duration; 2] {
-        // Every lock of a frozen node ends with its idle transaction.
+        // Every lock of a frozen node ends with its idle transaction. A process that waits a second
+        // for a core is not frozen, but sends of other nodes cannot wait that long for a hot lock.
         match self {
-            Plans::Free | Plans::PinnedDeferred => [wait, wait / 4],
+            Plans::Free | Plans::PinnedDeferred => [wait, 2 * wait],
             Plans::Pinned => [wait / 10, wait / 4],
         }
     }

@@ -70,7 +70,7 @@ async fn settings_reach_postgres_through_a_pooler_that_drops_them() {
         ("lock_timeout", "1s"),
         ("enable_seqscan", "on"),
         ("statement_timeout", "2s"),
-        ("idle_in_transaction_session_timeout", "250ms"),
+        ("idle_in_transaction_session_timeout", "2s"),
     ];
     for _ in 0..2 {
         for (plans, settings) in [

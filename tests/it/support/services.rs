@@ -156,7 +156,7 @@ pub async fn give_role_timeouts(database: &str, wait: Duration) {
     for (setting, timeout) in [
         ("statement_timeout", 2 * wait),
         ("lock_timeout", wait),
-        ("idle_in_transaction_session_timeout", wait / 4),
+        ("idle_in_transaction_session_timeout", 2 * wait),
     ] {
         let ms = timeout.as_millis();
         let sql = format!("alter role {SERVING_ROLE} in database {name} set {setting} = {ms}");
