@@ -93,7 +93,7 @@ impl Schedule {
             job: upkeep.job(),
             delay: Duration::ZERO,
         };
-        queue::enqueue(&self.work.db().read().await?, &[new]).await?;
+        queue::enqueue(&self.work.db().write().await?, &[new]).await?;
         self.work.job_wakeup().notify_one();
         Ok(())
     }

@@ -24,6 +24,7 @@ pub mod server_secret;
 pub(crate) mod signed;
 pub(crate) mod token_keys;
 pub(crate) mod turnstile;
+pub(crate) mod unanswered;
 pub(crate) mod usage;
 pub(crate) mod user;
 

@@ -67,7 +67,7 @@ async fn write(db: &Db, waiting: &mut mpsc::Receiver<TokenId>) {
 
 /// Writes the notes without waiting for row locks: the next use of a locked row writes it.
 async fn touch(db: &Db, tokens: &[TokenId]) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- auth.token_used

@@ -9,10 +9,15 @@ use std::{
 };
 
 use deadpool_postgres::Client;
+use tokio::sync::Semaphore;
 use tokio_postgres::{Row, Statement, error::SqlState, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::{Error, Result};
+
+/// The longest time for which a commit that nobody waits for any more takes a place. A Postgres that
+/// is frozen never answers, and its successor must take writes again.
+const ABANDONED_COMMIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A statement: a text, or one that is prepared already.
 pub enum Sql<'a> {
@@ -37,6 +42,9 @@ impl<'a> From<&'a Statement> for Sql<'a> {
 /// A connection whose every statement has a deadline on this side too. Postgres's own does not help
 /// when its process or the network hangs, or a commit waits for a lost standby. A connection that
 /// hung is not used again. A connection whose caller has given up is used again once it is idle.
+///
+/// A statement that reads is cancelled then. A commit that was sent never is: Postgres would show it
+/// although no standby has it, and its repeat would be acknowledged.
 pub struct Conn {
     pub(super) client: Option<Client>,
     /// Begins the transaction that each statement needs for its settings, behind a pooler.
@@ -46,9 +54,13 @@ pub struct Conn {
     pub(super) hung: AtomicBool,
     /// The statements without an answer.
     pub(super) unanswered: AtomicUsize,
-    /// Whether a commit is among them. To cancel a commit that waits for a standby would show
-    /// changes that a failover may lose.
+    /// Whether a commit may be among them. To cancel a commit that waits for a standby would show
+    /// changes that a failover may lose. A statement that writes and stands alone is a commit.
     pub(super) commits: AtomicBool,
+    /// Whether statements may write. Those of a connection for reading are cancelled.
+    pub(super) may_write: bool,
+    /// The places of commits that nobody waits for any more.
+    pub(super) abandoned: Arc<Semaphore>,
 }
 
 impl Conn {
@@ -104,6 +116,10 @@ impl Conn {
 
     /// Prepares a statement once per connection.
     pub async fn prepare_cached(&self, sql: &str) -> Result<Statement> {
+        debug_assert!(
+            self.may_write || !writes(sql),
+            "a connection for reading must not write: {sql}"
+        );
         self.within(self.client().prepare_cached(sql)).await
     }
 
@@ -170,11 +186,31 @@ impl Conn {
         }
     }
 
-    /// Takes the connection out of the pool for good.
+    /// Takes the connection out of the pool for good. A commit that waits is abandoned.
     pub(super) fn discard(mut self) {
         if let Some(client) = self.client.take() {
-            drop(Client::take(client));
+            self.abandon(client);
         }
+    }
+
+    /// Takes a connection out of the pool. If a commit waits in it, Postgres keeps that waiting
+    /// and so its locks, and a place is taken until Postgres answers.
+    fn abandon(&self, client: Client) {
+        let client = Client::take(client);
+        let waits = self.unanswered.load(Ordering::Relaxed) > 0;
+        if !waits || !self.commits.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(place) = self.abandoned.clone().try_acquire_owned() else {
+            return;
+        };
+        later(async move {
+            let answered = client.batch_execute("");
+            tokio::time::timeout(ABANDONED_COMMIT_TIMEOUT, answered)
+                .await
+                .ok();
+            drop(place);
+        });
     }
 }
 
@@ -190,13 +226,13 @@ impl Drop for Conn {
         let cancel = !self.commits.load(Ordering::Relaxed);
         let (token, tls) = (client.cancel_token(), self.tls.clone());
         let deadline = self.deadline;
+        let mut client = Some(client);
+        if is_hung && let Some(client) = client.take() {
+            self.abandon(client);
+        }
         // The pool gets an idle connection or none. Otherwise the next caller would wait behind a
         // statement that nobody wants any more.
         later(async move {
-            let mut client = Some(client);
-            if is_hung {
-                drop(client.take().map(Client::take));
-            }
             let settled = async {
                 if cancel {
                     token.cancel_query(tls).await.ok();
@@ -214,6 +250,12 @@ impl Drop for Conn {
             }
         });
     }
+}
+
+/// Whether a statement changes or locks rows, by its words. A function that writes does not show.
+fn writes(sql: &str) -> bool {
+    sql.split(|c: char| !c.is_alphanumeric() && c != '_')
+        .any(|word| matches!(word, "insert" | "update" | "delete"))
 }
 
 /// Waits until a connection has answered everything. False if it is broken.

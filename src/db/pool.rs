@@ -15,6 +15,7 @@ use deadpool_postgres::{
 use parking_lot::Mutex;
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Semaphore;
 use tokio_postgres::{Config, config::TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -103,6 +104,8 @@ pub struct Db {
     deadline: Duration,
     plans: Plans,
     pooler: Arc<Pooler>,
+    /// The places of commits that nobody waits for any more: as many as the pool's connections.
+    abandoned: Arc<Semaphore>,
 }
 
 /// Longest use of a pool behind a pooler without a new look at the server. A primary that becomes a
@@ -205,17 +208,44 @@ impl Db {
             deadline,
             plans,
             pooler,
+            abandoned: Arc::new(Semaphore::new(size)),
         })
     }
 
-    /// A connection for statements that stand alone. Behind a pooler those with pinned plans are
-    /// transactions.
+    /// A connection for statements that stand alone and only read. They are cancelled when nobody
+    /// waits for them any more. Behind a pooler those with pinned plans are transactions.
     pub async fn read(&self) -> Result<Conn> {
         let mut conn = self.connection().await?;
-        if !matches!(self.plans, Plans::Free) {
-            conn.begin = self.pooler.begin().cloned();
-        }
+        conn.may_write = false;
+        conn.begin = self.begin_of_one();
         Ok(conn)
+    }
+
+    /// A connection for statements that stand alone and write: each is a transaction, and its
+    /// answer comes after its commit. None is ever cancelled.
+    ///
+    /// Errors: 503 at once while so many commits hang that Postgres must not get more of them.
+    pub async fn write(&self) -> Result<Conn> {
+        self.must_take_commits()?;
+        let mut conn = self.connection().await?;
+        conn.commits = AtomicBool::new(true);
+        conn.begin = self.begin_of_one();
+        Ok(conn)
+    }
+
+    fn must_take_commits(&self) -> Result<()> {
+        match self.abandoned.available_permits() {
+            0 => Err(Error::unavailable("commits hang, so no more are begun")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The begin of the transaction of a single statement, where the pool's plans need one.
+    fn begin_of_one(&self) -> Option<Arc<str>> {
+        match self.plans {
+            Plans::Free => None,
+            _ => self.pooler.begin().cloned(),
+        }
     }
 
     async fn connection(&self) -> Result<Conn> {
@@ -228,6 +258,8 @@ impl Db {
             hung: AtomicBool::new(false),
             unanswered: AtomicUsize::new(0),
             commits: AtomicBool::new(false),
+            may_write: true,
+            abandoned: self.abandoned.clone(),
         };
         if self.pooler.is_check_due() {
             // Boxed, because every future that queries would carry this one along.
@@ -250,6 +282,7 @@ impl Db {
 
     /// Begins a transaction; `name` is for the metrics.
     pub async fn begin(&self, name: &'static str) -> Result<Tx> {
+        self.must_take_commits()?;
         let started = Instant::now();
         // `Tx` exists before BEGIN is sent: a caller that gives up in between must not return an
         // open transaction to the pool.

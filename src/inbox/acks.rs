@@ -104,7 +104,7 @@ impl Acks {
                 after: None,
                 epoch,
             };
-            let more = store::log_reads(&db.read().await?, &reads).await?;
+            let more = store::log_reads(&db.write().await?, &reads).await?;
             ids.iter().for_each(|agent| {
                 if !more.contains(agent) {
                     agents.remove(agent);
@@ -134,7 +134,7 @@ impl Acks {
         acks.sort_unstable_by(|one, other| one.reader.cmp(&other.reader));
         let mut agents = Vec::new();
         for piece in acks.chunks(MAX_PIECE_ROWS) {
-            let written = async { store::ack(&db.read().await?, piece, Some(epoch)).await };
+            let written = async { store::ack(&db.write().await?, piece, Some(epoch)).await };
             if let Err(error) = written.await {
                 error.log_in("inbox.ack", "the acks are written in the next round");
                 return (agents, false);

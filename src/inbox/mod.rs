@@ -232,7 +232,7 @@ impl Inbox {
     pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<()> {
         let counts = store::ack_by_token(&self.db, agent, token, cursor).await?;
         if counts {
-            log_pushes(&self.db.read().await?, agent.0).await
+            log_pushes(&self.db.write().await?, agent.0).await
         } else {
             Err(Code::AgentTokenInvalid.into())
         }
@@ -279,7 +279,7 @@ async fn log_pushes_of(client: &Conn, mut agents: Vec<Uuid>) -> Result<()> {
 /// Logs acks of agents that another module has written.
 pub async fn log_acked(db: &Db, agents: &[AgentId]) -> Result<()> {
     let agents = agents.iter().map(|agent| agent.0).collect();
-    log_pushes_of(&db.read().await?, agents).await
+    log_pushes_of(&db.write().await?, agents).await
 }
 
 /// Logs acks whose node died before it logged them.
@@ -288,7 +288,7 @@ pub async fn log_left_behind(db: &Db) -> Result<()> {
     while let Some(agent) = after {
         let (behind, last) = store::unlogged(db, agent).await?;
         for agent in behind {
-            log_pushes(&db.read().await?, agent).await?;
+            log_pushes(&db.write().await?, agent).await?;
         }
         after = last;
     }

@@ -70,7 +70,7 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
 pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
     let kinds: Vec<&str> = capacity.iter().map(|(kind, _)| kind.row().0).collect();
     let counts: Vec<i32> = capacity.iter().map(|(_, n)| *n).collect();
-    let client = db.read().await?;
+    let client = db.write().await?;
     let rows = client
         .query(
             "-- jobs.claim
@@ -107,7 +107,7 @@ pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Opti
 
 /// Renews the lease; false if another worker has the job.
 pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let renewed = client
         .execute(
             "-- jobs.renew
@@ -121,7 +121,7 @@ pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
 
 /// Removes a job that is done.
 pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- jobs.finish
@@ -134,7 +134,7 @@ pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
 
 /// Schedules another attempt of a job.
 pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- jobs.retry
@@ -153,7 +153,7 @@ pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
 
 /// Gives up a job. Its row stays for a week.
 pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- jobs.fail
@@ -174,7 +174,7 @@ pub async fn forget(db: &Db) -> Result<()> {
 
 async fn forget_some(db: &Db) -> Result<bool> {
     let deleted = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- jobs.forget

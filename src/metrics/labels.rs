@@ -5,6 +5,7 @@
 pub const KNOWN_COUNTERS: &[(&str, &str, &[&str])] = &[
     ("panics_total", "", &[]),
     ("limiter_fallback_total", "", &[]),
+    ("sessions_ahead_total", "", &[]),
     ("sessions_stolen_total", "", &[]),
     ("objects_missing_total", "", &[]),
     ("objects_damaged_total", "", &[]),

@@ -215,6 +215,10 @@ pub fn session_stolen() {
     count("sessions_stolen_total", &[]);
 }
 
+pub fn session_ahead() {
+    count("sessions_ahead_total", &[]);
+}
+
 pub fn manifest_large() {
     count("manifests_large_total", &[]);
 }

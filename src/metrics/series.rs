@@ -231,6 +231,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Sessions ended because an old refresh token came back.",
     ),
     (
+        "sessions_ahead_total",
+        Kind::Counter,
+        "Refresh tokens of a later generation than their session: the database has lost its last rotations.",
+    ),
+    (
         "manifests_large_total",
         Kind::Counter,
         "Manifests of 64 KB or more that were sent.",

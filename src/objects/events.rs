@@ -56,7 +56,7 @@ impl Objects {
         }
         let key = self.new_key();
         let lease = registry::WRITE_LEASE;
-        registry::begin(&self.db.read().await?, &key, None, lease).await?;
+        registry::begin(&self.db.write().await?, &key, None, lease).await?;
         let mut writer = self.write(&key, data.bytes.len() as u64).await?;
         writer.write(data.bytes.clone()).await?;
         let content = writer.finish().await?;

@@ -42,7 +42,7 @@ pub async fn begin(
 /// Records the multipart upload that writes an object; false if the sweep has taken the row.
 pub(super) async fn record_multipart(db: &Db, key: &ObjectKey, multipart: &str) -> Result<bool> {
     let recorded = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- objects.record_multipart
@@ -69,7 +69,7 @@ pub async fn count_writes(client: &Conn, writer: Uuid) -> Result<i64> {
 /// Renews a writer's lease; false if the sweep has taken the row.
 pub async fn renew(db: &Db, key: &ObjectKey) -> Result<bool> {
     let renewed = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- objects.renew
@@ -176,7 +176,7 @@ pub async fn end_unread(client: &Conn, conversation: ConversationId) -> Result<(
 /// Deletes some objects whose end has come. True while there may be more.
 pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
     let claimed = db
-        .read()
+        .write()
         .await?
         .query(
             "-- objects.claim_ended
@@ -194,7 +194,7 @@ pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
             backend.abort(&key, multipart).await?;
         }
         backend.delete(&key).await?;
-        db.read()
+        db.write()
             .await?
             .execute(
                 "-- objects.forget

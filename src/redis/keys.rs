@@ -6,6 +6,7 @@
 //! | `win:{<key>}:<scope>:<route>` | moments (µs), eight bytes each | three windows | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
+//! | `late:<MAC of a refresh token>` | a refresh without an answer | 1 d | auth |
 //! | `gone` | sorted set of tombstones, by time | 1 d | backplane |
 //! | `nodes` | sorted set of live nodes, by last heartbeat | – | redis |
 //! | `at:{<slot>}:<principal>` | sorted set of nodes that serve it, by the end of the lease | 3 min, asserted each minute | backplane |
@@ -36,6 +37,11 @@ pub fn slots(principal: Uuid) -> String {
 /// The proof of an agent token, by its MAC.
 pub fn proof(mac: &[u8]) -> String {
     format!("tok:{}", hex(mac))
+}
+
+/// A refresh that got no answer, by its MAC.
+pub fn unanswered_refresh(mac: &[u8]) -> String {
+    format!("late:{}", hex(mac))
 }
 
 /// Encodes bytes as hexadecimal text.

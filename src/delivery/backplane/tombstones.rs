@@ -138,7 +138,7 @@ impl Tombstones {
 
 /// Revokes those that live, in the order of their ids.
 async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason]) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let again: i64 = client
         .query_one(
             "-- backplane.mark_revoked

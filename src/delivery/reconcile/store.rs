@@ -149,7 +149,7 @@ pub async fn dead_credentials(
 
 /// Records inboxes whose hints were not published; none stands for unknown ones.
 pub async fn record_losses(db: &Db, inboxes: &[Option<Uuid>]) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- reconcile.record_losses
@@ -162,7 +162,7 @@ pub async fn record_losses(db: &Db, inboxes: &[Option<Uuid>]) -> Result<()> {
 
 /// Deletes a piece of what every reader has seen; false once there is no more.
 pub async fn forget_log(db: &Db) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let deleted = client
         .execute(
             "-- reconcile.forget_log

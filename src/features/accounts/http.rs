@@ -26,6 +26,7 @@ use crate::{
         refresh::RefreshTokens,
         secret::Hasher,
         turnstile::{self, Turnstile},
+        unanswered::UnansweredRefreshes,
     },
     error::{Code, Error, Result},
     features::devices,
@@ -47,6 +48,7 @@ pub struct Accounts {
     pub turnstile: Turnstile,
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
+    pub unanswered: UnansweredRefreshes,
 }
 
 impl Accounts {

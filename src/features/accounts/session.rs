@@ -21,7 +21,11 @@ use crate::{
     },
     http::{Data, client::ClientIp},
     ids::{SessionId, UserId},
-    limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
+    limits::{
+        Limiter,
+        quotas::{ACCESS_TOKEN_TTL, REFRESH_GRACE, REFRESH_TOKEN_TTL},
+        table::Limit,
+    },
     metrics,
     work::Tx,
 };
@@ -113,7 +117,7 @@ pub async fn refresh(
     // Each use gives another token, so a limit per token would never apply. The session has the
     // limit.
     limiter.check(Limit::Refresh, session).await?;
-    let Some(refreshed) = devices::refresh(accounts.work.db(), session, generation).await? else {
+    let Some(refreshed) = rotate(&accounts, session, generation).await? else {
         if thefts::end(&accounts.work, session, generation).await? {
             metrics::session_stolen();
             tracing::warn!(
@@ -129,7 +133,11 @@ pub async fn refresh(
         user,
         device_id,
         generation,
+        was_ahead,
     } = refreshed;
+    if was_ahead {
+        metrics::session_ahead();
+    }
     let data = Refreshed {
         access_token: Secret(accounts.access_tokens.sign(user, &device_id, session)?),
         expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
@@ -138,6 +146,29 @@ pub async fn refresh(
     };
     let cookie = accounts.refresh_tokens.cookie(session, generation);
     Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
+}
+
+/// Rotates a refresh token. A predecessor whose holder got no answer has no end of its grace: the
+/// commit may have waited for a standby far longer than that.
+async fn rotate(
+    accounts: &Accounts,
+    session: SessionId,
+    generation: i32,
+) -> Result<Option<devices::Refreshed>> {
+    let db = accounts.work.db();
+    let rotated = async |grace| devices::refresh(db, session, generation, grace).await;
+    let outcome = match rotated(REFRESH_GRACE).await {
+        Ok(None) if accounts.unanswered.has(session, generation).await => {
+            rotated(REFRESH_TOKEN_TTL).await
+        }
+        outcome => outcome,
+    };
+    if let Err(error) = &outcome
+        && error.is_ours()
+    {
+        accounts.unanswered.note(session, generation).await;
+    }
+    outcome
 }
 
 /// `POST /auth/logout`: ends the session of the cookie, and clears it.

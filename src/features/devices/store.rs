@@ -162,44 +162,58 @@ pub struct Refreshed {
     pub device_id: String,
     /// The generation of its next refresh token.
     pub generation: i32,
+    /// Whether the token was of a later generation than the session: a failover or a restore has
+    /// lost its last rotations.
+    pub was_ahead: bool,
 }
 
 /// Rotates a refresh token: the current generation gives the next one. Its predecessor gives the
-/// current one for ten seconds. None for any other. It is a single statement, so that many tabs
-/// wait only as long as it takes.
-pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Option<Refreshed>> {
-    let client = db.read().await?;
-    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
+/// current one for `grace`. None for any earlier one.
+///
+/// A later generation is genuine, because only a node makes tokens: the database went back, and the
+/// session goes on behind it. It is a single statement, so that many tabs wait only as long as it
+/// takes.
+pub async fn refresh(
+    db: &Db,
+    session: SessionId,
+    generation: i32,
+    grace: Duration,
+) -> Result<Option<Refreshed>> {
+    let client = db.write().await?;
+    let life = REFRESH_TOKEN_TTL.as_secs_f64();
     let row = client
         .query_opt(
             "-- devices.refresh
-            update session set
-                generation = case when generation = $2 then generation + 1 else generation end,
-                rotated_at = case when generation = $2 then app_now() else rotated_at end,
-                refresh_expires_at = case when generation = $2
-                    then least(app_now() + make_interval(secs => $4), absolute_expires_at) else refresh_expires_at end
-            where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-                and (generation = $2 or generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3))
-            returning user_id, device_id, generation",
-            &[&session, &generation, &grace, &life],
+            update session s set
+                generation = case when s.generation <= $2 then $2 + 1 else s.generation end,
+                rotated_at = case when s.generation <= $2 then app_now() else s.rotated_at end,
+                refresh_expires_at = case when s.generation <= $2
+                    then least(app_now() + make_interval(secs => $4), s.absolute_expires_at) else s.refresh_expires_at end
+            from session before
+            where s.session_id = $1 and before.session_id = $1
+                and s.revoked_at is null and s.refresh_expires_at > app_now() and s.absolute_expires_at > app_now()
+                and (s.generation <= $2 or s.generation = $2 + 1 and s.rotated_at > app_now() - make_interval(secs => $3))
+            returning s.user_id, s.device_id, s.generation, before.generation < $2 as was_ahead",
+            &[&session, &generation, &grace.as_secs_f64(), &life],
         )
         .await?;
     Ok(row.map(|row| Refreshed {
         user: row.get("user_id"),
         device_id: row.get("device_id"),
         generation: row.get("generation"),
+        was_ahead: row.get("was_ahead"),
     }))
 }
 
 /// Ends a session whose token came back after its grace, because it was stolen. False if the
-/// session was over already.
+/// session was over already, or the token is a later one.
 pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<bool> {
     let ended = tx
         .execute(
             "-- devices.end_stolen
             update session set revoked_at = app_now(), revoke_reason = 'refresh_reuse'
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-                and generation <> $2
+                and generation > $2
                 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3))",
             &[&session, &generation, &REFRESH_GRACE.as_secs_f64()],
         )

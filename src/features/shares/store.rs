@@ -76,7 +76,7 @@ pub enum Thing {
 /// Opens a share and counts it; none if it does not open. The row's lock makes the count exact.
 pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
     let row = db
-        .read()
+        .write()
         .await?
         .query_opt(
             "-- shares.open
@@ -119,7 +119,7 @@ pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
 /// Deletes a share of the owner's; false if there is none.
 pub async fn delete(db: &Db, hash: &[u8; 32], owner: UserId) -> Result<bool> {
     let deleted = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- shares.delete
@@ -144,7 +144,7 @@ pub async fn end_all(tx: &Tx, who: Principal) -> Result<()> {
 /// Deletes some expired shares. True while there may be more.
 pub async fn forget(db: &Db) -> Result<bool> {
     let deleted = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- shares.forget

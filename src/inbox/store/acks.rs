@@ -64,7 +64,7 @@ pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> 
 /// An agent's ack, in one statement with the proof that its token counts until it is committed;
 /// false if it does not. Nothing moves once Postgres has another epoch than the cursor.
 pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     Ok(client
         .query_one(
             "-- inbox.ack_by_token

@@ -117,7 +117,7 @@ pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
 }
 
 pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     Ok(client
         .execute(
             "-- inbox.expire_entries
@@ -133,7 +133,7 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
 
 /// Leaves alone the events that an entry refers to: an event is as old as its entries.
 pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     Ok(client
         .execute(
             "-- inbox.expire_events

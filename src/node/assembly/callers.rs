@@ -4,13 +4,15 @@ use super::Base;
 use crate::{
     auth::{
         agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
-        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
+        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile,
+        unanswered::UnansweredRefreshes, usage::TokenUse,
     },
     config::{Config, Profile},
     features::accounts::{Accounts, Codes},
     http::client::IngressPolicy,
     limits::Limits,
     node::{Failure, Stores},
+    redis::Redis,
     work::UnitOfWork,
 };
 
@@ -64,6 +66,7 @@ pub(super) fn accounts(
     base: Base<'_>,
     work: &UnitOfWork,
     access_tokens: &AccessTokens,
+    redis: &Redis,
 ) -> Result<Accounts, Failure> {
     Ok(Accounts {
         work: work.clone(),
@@ -72,6 +75,7 @@ pub(super) fn accounts(
         turnstile: Turnstile::new(base.config, work.random().clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(base.secret),
+        unanswered: UnansweredRefreshes::new(redis.clone(), base.secret),
     })
 }
 

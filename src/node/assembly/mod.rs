@@ -80,7 +80,8 @@ pub(super) async fn assemble(
     let writers = Writers::start(base, &stores, &core);
     let gateway = gateway(base, &stores, &core, &writers, buffers);
     let objects = objects(base, &stores.db)?;
-    let accounts = callers::accounts(base, &writers.work, &core.credentials.access_tokens)?;
+    let tokens = &core.credentials.access_tokens;
+    let accounts = callers::accounts(base, &writers.work, tokens, &stores.redis)?;
     let agents = agents(base, &core, &writers);
     let webhooks = deliveries::webhooks(base, &writers)?;
     deliveries::start(base, &stores, &core, &writers, &webhooks, &objects).await?;

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{
-    Agent, Authenticator, PASSWORD, TestNode, User, blocked, connect, nodes, nodes_with,
+    Agent, Authenticator, PASSWORD, TestNode, User, blocked, connect, nodes, nodes_with, psql,
 };
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -73,6 +73,31 @@ async fn a_stolen_session_takes_the_agent_tokens_that_it_made_and_no_others() {
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     panic!("{} {}", state(&planted).await, state(&owned).await);
+}
+
+/// A failover without its last commits, or a restore: the session's row is older than its token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_is_newer_than_its_session_is_no_theft() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let phone = alice.login(&a, Some("phone")).await;
+    let agent = a.agent(&phone, "made by the phone").await;
+    let first = phone.refreshed().await;
+    let third = first.refreshed().await.refreshed().await;
+    let before = a.metric("sessions_ahead_total", &[]).await;
+    let lost = "update session set generation = generation - 2 where device_id = 'phone'";
+    psql(&a.world.database, lost).await;
+    a.advance(Duration::from_secs(60)).await;
+    let fourth = third.on(&b).refreshed().await;
+    assert!(a.metric("sessions_ahead_total", &[]).await > before);
+    let fifth = fourth.on(&a).refreshed().await;
+    fifth.get("/users/me").await.expect(200);
+    agent.on(&b).get("/limits").await.expect(200);
+    // An earlier token is a theft as before, of every session since.
+    a.advance(Duration::from_secs(60)).await;
+    let reused = first.on(&b).with_cookie("/auth/refresh").await;
+    reused.refused(401, "TOKEN_EXPIRED");
+    fifth.get("/users/me").await.refused(401, "UNAUTHORIZED");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,4 +20,5 @@ mod redis_cluster;
 mod redis_sentinel;
 mod redis_slots;
 mod rolling_restart;
+mod stalled_standby;
 mod sweeps;

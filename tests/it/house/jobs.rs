@@ -41,7 +41,7 @@ async fn enqueue(db: &Db, jobs: Vec<Job>) {
             delay: Duration::ZERO,
         })
         .collect();
-    let client = db.read().await.expect("a connection");
+    let client = db.write().await.expect("a connection");
     queue::enqueue(&client, &jobs).await.expect("queued");
 }
 

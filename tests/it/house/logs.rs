@@ -117,7 +117,7 @@ async fn all_upkeep_at_once_waits_for_nothing_and_logs_nothing() {
             job: upkeep.job(),
             delay: Duration::ZERO,
         });
-        let client = db.read().await.expect("a connection");
+        let client = db.write().await.expect("a connection");
         let enqueued = queue::enqueue(&client, &Vec::from_iter(all)).await;
         enqueued.expect("enqueued");
         until_run(&node, |_| f64::from(round)).await;

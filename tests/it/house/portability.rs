@@ -44,7 +44,7 @@ const ABSENT: [(&str, &[&str]); 4] = [
 ];
 
 /// Rare features and the statements or functions that use each. An engine without it needs another body there.
-const RARE: [(&str, &[&str]); 16] = [
+const RARE: [(&str, &[&str]); 17] = [
     // Arrays are concatenated by an aggregate of the schema.
     ("array_concat", &["messages.send"]),
     ("hashtextextended", &["files.count_in_turn"]),
@@ -78,6 +78,8 @@ const RARE: [(&str, &[&str]); 16] = [
         "pg_is_in_recovery",
         &["db.check_primary", "db.check_server", "inspection.server"],
     ),
+    // A replay writes something, so that its commit waits for the standby.
+    ("pg_logical_emit_message", &["messages.priors"]),
     ("pg_settings", &["db.check_server", "inspection.timeouts"]),
     ("pg_snapshot_xip", &["log_cursor()"]),
     ("pg_snapshot_xmax", &["log_cursor()"]),

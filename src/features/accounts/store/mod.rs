@@ -68,7 +68,7 @@ pub async fn begin_login(
     email: &Email,
     budget: Budget,
 ) -> Result<Result<Option<Known>, i64>> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let (count, window) = (
         i32::try_from(budget.count).unwrap_or(i32::MAX - 1),
         budget.window.as_secs_f64(),
@@ -291,7 +291,7 @@ async fn forget_all(db: &Db, delete: &str, window: Option<f64>) -> Result<()> {
 }
 
 async fn forget_some(db: &Db, delete: &str, window: Option<f64>) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let stmt = client.prepare_cached(delete).await?;
     let params: &[&(dyn ToSql + Sync)] = match &window {
         Some(seconds) => &[&BATCH_ROWS, seconds],

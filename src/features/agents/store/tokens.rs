@@ -97,7 +97,7 @@ pub async fn restore_token(tx: &Tx, agent: AgentId) -> Result<bool> {
 
 /// Clears some of the hashes whose grace is over. True while there may be more.
 pub async fn retire_tokens(db: &Db) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     Ok(client
         .execute(
             "-- agents.retire_tokens

@@ -77,7 +77,7 @@ async fn adopt(work: &UnitOfWork, objects: &Objects, id: UploadId, row: &UploadR
         return Err(Code::UploadIncomplete.into());
     }
     let key = objects.new_key();
-    registry::begin(&work.db().read().await?, &key, None, ADOPTION_LEASE).await?;
+    registry::begin(&work.db().write().await?, &key, None, ADOPTION_LEASE).await?;
     let copied = objects.backend.copy(direct, &key).await?;
     // A last write of the client may have come before the copy.
     if !copied || objects.backend.size(&key).await? != Some(row.size) {

@@ -10,7 +10,7 @@ const MAX_BATCH_UPLOADS: i64 = 200;
 /// Ends uploads that nobody confirmed in time, and forgets old ones. True while there may be more.
 pub async fn expire(db: &Db) -> Result<bool> {
     let expired = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- files.expire
@@ -28,7 +28,7 @@ pub async fn expire(db: &Db) -> Result<bool> {
         )
         .await?;
     let forgotten = db
-        .read()
+        .write()
         .await?
         .execute(
             "-- files.forget

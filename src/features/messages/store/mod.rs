@@ -68,6 +68,9 @@ pub enum Refusal {
 
 /// The messages that senders' keys were used for in the last 24 hours: at most one for each send,
 /// which `n` names, from 1. Older keys are free again.
+///
+/// The earlier commit may have become visible without its standby, in a restart of Postgres. So this
+/// transaction writes for each message that it finds, and waits for the standby itself.
 const PRIORS: &str = "-- messages.priors
 with item as (
     select sender_id, key, n::int4 as n from unnest($1::uuid[], $2::uuid[]) with ordinality as one (sender_id, key, n)
@@ -75,7 +78,8 @@ with item as (
     delete from idempotency k using item
     where k.sender_id = item.sender_id and k.key = item.key and k.created_at <= app_now() - interval '24 hours'
 )
-select item.n, m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id
+select item.n, m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id,
+    pg_logical_emit_message(true, 'blindpipe.replay', '')
 from item
 join idempotency k on k.sender_id = item.sender_id and k.key = item.key and k.created_at > app_now() - interval '24 hours'
 join message m on m.conversation_id = k.conversation_id and m.seq = k.seq";
@@ -96,7 +100,7 @@ pub async fn unlocked(
     db: &Db,
     conversations: &[ConversationId],
 ) -> Result<HashSet<ConversationId>> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let stmt = client.prepare_cached(UNLOCKED).await?;
     let rows = client.query(&stmt, &[&conversations]).await?;
     Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
@@ -172,7 +176,7 @@ async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<V
         let stmt = tx.prepare_cached(columns.statement()).await?;
         return tx.query_and_commit(&stmt, &params).await;
     }
-    let client = db.read().await?;
+    let client = db.write().await?;
     let stmt = client.prepare_cached(columns.statement()).await?;
     // A single statement is a transaction, so its answer comes after its commit.
     client.query(&stmt, &params).await
@@ -210,7 +214,7 @@ async fn look_for_priors(db: &Db, mut repeats: Vec<(&PendingSend, &mut Decision)
 async fn priors(db: &Db, sends: &[&PendingSend]) -> Result<Vec<(usize, Prior)>> {
     let senders: Vec<Uuid> = sends.iter().map(|send| send.request.sender.id()).collect();
     let keys: Vec<Option<Uuid>> = sends.iter().map(|send| send.request.draft.key).collect();
-    let client = db.read().await?;
+    let client = db.write().await?;
     let stmt = client.prepare_cached(PRIORS).await?;
     let rows = client.query(&stmt, &[&senders, &keys]).await?;
     let found = rows.iter().filter_map(|row| {
@@ -230,7 +234,7 @@ async fn priors(db: &Db, sends: &[&PendingSend]) -> Result<Vec<(usize, Prior)>> 
 
 /// Deletes keys that are older than their window.
 pub async fn forget_keys(db: &Db) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let stmt = client
         .prepare_cached(
             "-- messages.forget_keys

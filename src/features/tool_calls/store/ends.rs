@@ -84,7 +84,7 @@ pub async fn end_silence_of_device(tx: &Tx, user: UserId, device: &str) -> Resul
 }
 
 pub async fn forget_calls(db: &Db, days: i32) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let deleted = client
         .execute(
             "-- tool_calls.forget_calls
@@ -99,7 +99,7 @@ pub async fn forget_calls(db: &Db, days: i32) -> Result<bool> {
 }
 
 pub async fn forget_consents(db: &Db) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let deleted = client
         .execute(
             "-- tool_calls.forget_consents

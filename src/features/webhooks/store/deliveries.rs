@@ -113,7 +113,7 @@ pub async fn open(db: &Db, agent: AgentId) -> Result<Vec<DeliveryRow>> {
 
 /// Ends open deliveries whose events the agent has acked in another way.
 pub async fn overtake(db: &Db, agent: AgentId, acked: i64) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- webhooks.overtake
@@ -163,7 +163,7 @@ pub async fn insert_test(
     status: DeliveryStatus,
     attempt: &str,
 ) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- webhooks.insert_test
@@ -177,7 +177,7 @@ pub async fn insert_test(
 
 /// Makes and drops daily partitions.
 pub async fn rotate(db: &Db, retained_days: i32) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .query_one(
             "-- webhooks.rotate_partitions
@@ -190,7 +190,7 @@ pub async fn rotate(db: &Db, retained_days: i32) -> Result<()> {
 
 /// Deletes some of the log of a deleted agent. True while there may be more.
 pub async fn forget(db: &Db, agent: AgentId) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let deleted = client
         .execute(
             "-- webhooks.forget_deliveries

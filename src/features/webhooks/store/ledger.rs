@@ -41,7 +41,7 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
     let events: Vec<&str> = items.iter().map(|item| item.event.as_str()).collect();
     let are_new: Vec<bool> = items.iter().map(|item| item.is_new).collect();
     let (low, high) = (ids.iter().min(), ids.iter().max());
-    let client = db.read().await?;
+    let client = db.write().await?;
     let rows = client
         .query(
             "-- webhooks.begin
@@ -137,7 +137,7 @@ pub async fn finish(
     let acked: Vec<i64> = progress.iter().map(|one| one.acked).collect();
     let failures: Vec<i32> = progress.iter().map(|one| one.failures).collect();
     let pauses: Vec<Option<f64>> = progress.iter().map(|one| one.pause).collect();
-    let client = db.read().await?;
+    let client = db.write().await?;
     let rows = client
         .query(
             "-- webhooks.finish
@@ -202,7 +202,7 @@ pub async fn exhaust(
 
 /// Sets the reason of the last failure that the webhook shows.
 pub async fn set_last_error(db: &Db, agent: AgentId, error: Option<&str>) -> Result<()> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- webhooks.set_last_error

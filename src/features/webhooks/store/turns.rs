@@ -120,7 +120,7 @@ fn endpoint(row: &Row) -> EndpointRow {
 
 /// Claims due turns: at most `calm` of agents whose last attempt succeeded, and `failing` others.
 pub async fn claim(db: &Db, calm: i64, failing: i64) -> Result<Vec<Claim>> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let rows = client
         .query(
             "-- webhooks.claim
@@ -191,7 +191,7 @@ pub struct Woken {
 /// than agents with an open turn are left out. Rows that are due already are not touched, so a
 /// burst of events costs a write at most.
 pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woken> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let rows = client
         .query(
             "-- webhooks.wake
@@ -228,7 +228,7 @@ pub async fn note_traces(db: &Db, traced: &[(Uuid, i64, TraceContext)]) -> Resul
     let agents: Vec<Uuid> = traced.iter().map(|(agent, ..)| *agent).collect();
     let seqs: Vec<i64> = traced.iter().map(|(_, seq, _)| *seq).collect();
     let traces: Vec<String> = traced.iter().map(|(.., trace)| trace.to_string()).collect();
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- webhooks.note_traces
@@ -269,7 +269,7 @@ pub async fn check(db: &Db, held: &[(AgentId, i32)]) -> Result<Vec<(AgentId, i32
 /// Renews the leases of held turns.
 pub async fn renew(db: &Db, held: &[(AgentId, i32)]) -> Result<()> {
     let (agents, turns): (Vec<AgentId>, Vec<i32>) = held.iter().copied().unzip();
-    let client = db.read().await?;
+    let client = db.write().await?;
     client
         .execute(
             "-- webhooks.renew_turns
@@ -301,7 +301,7 @@ pub struct Release {
 
 /// Ends a turn. False if events came meanwhile, or if the turn is lost.
 pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Result<bool> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let released = client
         .execute(
             "-- webhooks.release
@@ -330,7 +330,7 @@ pub struct News {
 
 /// Goes on with a turn after events came. None if the turn is lost.
 pub async fn go_on(db: &Db, agent: AgentId, turn: i32) -> Result<Option<News>> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let row = client
         .query_opt(
             "-- webhooks.go_on
@@ -364,7 +364,7 @@ pub async fn holds(tx: &Tx, agent: AgentId, turn: i32) -> Result<bool> {
 /// Wakes agents whose wake-up was lost: those with events since the last sweep. Its cost is the
 /// number of these events, whatever the number of agents.
 pub async fn sweep(db: &Db) -> Result<u64> {
-    let client = db.read().await?;
+    let client = db.write().await?;
     let row = client
         .query_one(
             "-- webhooks.sweep
