@@ -817,6 +817,7 @@ create table webhook_turn (
     failures integer not null default 0,
     done int8multirange not null default '{}'::int8multirange,
     traces jsonb,
+    epoch bigint,
     constraint webhook_turn_pkey PRIMARY KEY (agent_id)
 ) with (fillfactor=40);
 

@@ -52,7 +52,14 @@ pub async fn rotate_log(db: &Db) -> Result<()> {
 
 /// Wakes agents whose wake-up was lost, and measures what waits.
 pub async fn sweep(db: &Db) -> Result<()> {
-    let late = store::turns::sweep(db).await?;
+    let mut late = 0;
+    loop {
+        let swept = store::turns::sweep(db).await?;
+        late += swept.late;
+        if !swept.is_more {
+            break;
+        }
+    }
     let (due, age) = store::turns::backlog(db).await?;
     metrics::webhook_backlog(late, due, age);
     Ok(())

@@ -9,7 +9,10 @@ use super::{
     BUSY, FAST, deliveries, put, registered, talking, until_caught_up, until_logged,
     until_unreachable,
 };
-use crate::support::{Call, ProcessNode, Receiver, Reply, nodes, nodes_with, private_redis, psql};
+use crate::support::{
+    Call, ProcessNode, Receiver, Reply, connect, crowd, nodes, nodes_with, private_redis, psql,
+    services,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_workers_delivery_is_made_again_with_its_id() {
@@ -46,6 +49,146 @@ async fn a_lost_wake_up_is_found_by_the_sweep() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     psql(&a.world.database, &set(true)).await;
     // The sweep runs every five seconds.
+    receiver.receives(3).await;
+    assert_eq!(deliveries(&alice, &agent, "").await.len(), 3);
+}
+
+/// The node that stored an event dies before its wake-up, while a turn is under way elsewhere. No
+/// sweep helps here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wake_up_that_is_lost_during_a_turn_is_made_up_for() {
+    let [worker] = nodes_with(&[BUSY]).await;
+    let mut sender = ProcessNode::start_with(&worker, &[("WEBHOOK_WORKER", "false")]).await;
+    let (alice, agent, receiver, conversation) = talking(&worker).await;
+    until_caught_up(&alice, &agent).await;
+    let database = &worker.world.database;
+    psql(
+        database,
+        "update webhook_sweep set swept_until = now() + interval '1 hour'",
+    )
+    .await;
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(4)));
+    alice.say(&conversation, "one").await.expect(201);
+    receiver.receives(3).await;
+    // The wake-up of the second message waits for a lock, and its node dies.
+    let mut client = connect(database).await;
+    let lock = client.transaction().await.expect("begun");
+    let held = "select 1 from webhook_turn for update";
+    lock.batch_execute(held).await.expect("locked");
+    alice
+        .at(&sender.base)
+        .say(&conversation, "two")
+        .await
+        .expect(201);
+    let admin = connect(&services().postgres.admin_url()).await;
+    let find = "select pid from pg_stat_activity
+        where query like '%webhooks.wake%' and wait_event_type = 'Lock' and datname = $1";
+    let (_, name) = database.rsplit_once('/').expect("a database");
+    let pid = loop {
+        let rows = admin.query(find, &[&name]).await.expect("rows");
+        if let Some(row) = rows.first() {
+            break row.get::<_, i32>("pid");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    sender.kill();
+    admin
+        .execute("select pg_terminate_backend($1)", &[&pid])
+        .await
+        .expect("ended");
+    lock.rollback().await.expect("released");
+    let calls = receiver.receives(4).await;
+    assert_eq!(calls[3].text(), "two");
+}
+
+/// A failover loses the tail of an agent's inbox while its webhook's turn is under way. The numbers
+/// that were delivered name other events then.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_after_a_lost_tail_are_delivered_whatever_was_delivered_before() {
+    let [a, b] = nodes_with(&[BUSY]).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
+    let bob = b.user("bob").await;
+    let other = bob.talk_to(&agent).await;
+    receiver.receives(4).await;
+    until_caught_up(&alice, &agent).await;
+    receiver.behave(|call| match call.text() == "fails" {
+        true => Reply::status(500),
+        false => Reply::status(200),
+    });
+    alice.say(&conversation, "fails").await.expect(201);
+    bob.say(&other, "before").await.expect(201);
+    receiver.receives(6).await;
+    until_logged(&alice, &agent, "status=success", |log| log.len() == 5).await;
+    let lost = format!(
+        "update cluster set restores = restores + 1;
+         delete from inbox_entry where principal_id = '{0}' and seq > 5;
+         update inbox set head_seq = 5 where principal_id = '{0}'",
+        agent.id
+    );
+    psql(&a.world.database, &lost).await;
+    receiver.answer(200);
+    bob.on(&a).say(&other, "after").await.expect(201);
+    let mut calls = 6;
+    loop {
+        calls += 1;
+        let heard = receiver.receives(calls).await;
+        if heard[calls - 1].text() == "after" {
+            return;
+        }
+    }
+}
+
+/// A wait for a lock fails a step of a turn. Its calls go on, and each event comes once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_outlives_a_failure_of_postgres() {
+    let [a] = nodes_with(&[BUSY, ("DATABASE_TIMEOUT_MS", "1000")]).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
+    until_caught_up(&alice, &agent).await;
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(4)));
+    alice.say(&conversation, "one").await.expect(201);
+    receiver.receives(3).await;
+    let mut client = connect(&a.world.database).await;
+    let lock = client.transaction().await.expect("begun");
+    let held = "select 1 from webhook_turn for update";
+    lock.batch_execute(held).await.expect("locked");
+    alice.say(&conversation, "two").await.expect(201);
+    // Real time: longer than a statement waits for a lock.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    lock.rollback().await.expect("released");
+    let since = Instant::now();
+    receiver.receives(4).await;
+    until_caught_up(&alice, &agent).await;
+    assert!(
+        since.elapsed() < Duration::from_secs(20),
+        "it waited for the lease"
+    );
+    let calls = receiver.messages();
+    let texts: Vec<&str> = calls.iter().map(Call::text).collect();
+    assert_eq!(texts, ["one", "two"]);
+}
+
+/// An outage leaves more entries than a piece of the sweep reads. It goes through all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweep_of_lost_wake_ups_goes_on_piece_by_piece() {
+    let [a] = nodes_with(&[BUSY]).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
+    until_caught_up(&alice, &agent).await;
+    let database = &a.world.database;
+    let crowd = crowd(database, 1).await;
+    let set = |open: bool| format!("update webhook_turn set is_open = {open}, due_at = null");
+    psql(database, &set(false)).await;
+    let owner = uuid::Uuid::from(crowd[0].parse::<ulid::Ulid>().expect("an id"));
+    // Half of them at one moment, as a statement to many inboxes leaves them.
+    let backlog = format!(
+        "update webhook_sweep set swept_until = now() - interval '2 minutes';
+         insert into inbox_entry (principal_id, seq, events, conversation_id, message_seq, created_at)
+         select '{owner}', n, 1, '{owner}', n, now() - interval '1 minute' + greatest(0, n - 15000) * interval '1 ms'
+         from generate_series(1, 30000) n"
+    );
+    psql(database, &backlog).await;
+    alice.say(&conversation, "one").await.expect(201);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    psql(database, &set(true)).await;
     receiver.receives(3).await;
     assert_eq!(deliveries(&alice, &agent, "").await.len(), 3);
 }

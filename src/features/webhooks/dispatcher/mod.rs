@@ -107,6 +107,13 @@ pub struct Shared {
     stopping: CancellationToken,
 }
 
+/// The turns to claim of `room`: of agents whose last attempt succeeded, and of others. Those whose
+/// receivers fail get a quarter, and never nothing beside others.
+fn shares(room: usize) -> [i64; 2] {
+    let failing = if room > 1 { room.div_ceil(4) } else { 0 };
+    [room - failing, failing].map(|share| i64::try_from(share).unwrap_or(i64::MAX))
+}
+
 impl Shared {
     /// Whether other agents wait for this worker.
     fn is_busy(&self) -> bool {
@@ -219,9 +226,12 @@ impl Dispatcher {
         if room == 0 || self.shared.draining.is_cancelled() {
             return Ok(0);
         }
-        let failing = i64::try_from(room.div_ceil(2)).unwrap_or(i64::MAX);
-        let calm = i64::try_from(room).unwrap_or(i64::MAX) - failing / 2;
-        let claims = turns::claim(&self.shared.db, calm, failing / 2).await?;
+        let [calm, failing] = shares(room);
+        let mut claims = turns::claim(&self.shared.db, calm, failing).await?;
+        // A single place serves both kinds, and the calm ones first.
+        if claims.is_empty() && failing == 0 {
+            claims = turns::claim(&self.shared.db, 0, calm).await?;
+        }
         let claimed = claims.len();
         for claim in claims {
             self.begin(claim);
@@ -287,5 +297,18 @@ impl Dispatcher {
         let counting = turns::check(&self.shared.db, &held).await?;
         self.held.apply(&held, &counting);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shares;
+
+    #[test]
+    fn failing_receivers_have_a_share_of_every_room() {
+        assert_eq!(shares(1), [1, 0]);
+        assert_eq!(shares(2), [1, 1]);
+        assert_eq!(shares(3), [2, 1]);
+        assert_eq!(shares(64), [48, 16]);
     }
 }

@@ -40,6 +40,12 @@ struct Noted {
     traced: Vec<(Uuid, i64, TraceContext)>,
 }
 
+impl Noted {
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.offline.is_empty()
+    }
+}
+
 /// Whether an id has the form of an agent's. A few users' have it too.
 fn may_be_agent(id: Uuid) -> bool {
     id.get_version_num() == 7 && id.get_variant() == uuid::Variant::RFC4122
@@ -109,44 +115,67 @@ impl Waker {
             waker.turn_due.notify_one();
         });
         let (waker, backplane) = (self.clone(), backplane.clone());
-        supervisor::spawn_until(tasks, stop, "webhooks.wake", move || {
-            waker.clone().write(db.clone(), backplane.clone(), delivers)
+        let stop = stop.clone();
+        supervisor::spawn(tasks, "webhooks.wake", move || {
+            let (waker, db, backplane) = (waker.clone(), db.clone(), backplane.clone());
+            let stop = stop.clone();
+            async move { waker.write(&db, &backplane, delivers, &stop).await }
         });
     }
 
-    async fn write(self, db: Db, backplane: Backplane, delivers: bool) {
+    /// Writes what is noted until `stop`, and the rest then.
+    async fn write(
+        &self,
+        db: &Db,
+        backplane: &Backplane,
+        delivers: bool,
+        stop: &CancellationToken,
+    ) {
         loop {
-            self.notify.notified().await;
-            let (fresh, offline, traced) = {
-                let mut noted = self.noted.lock();
-                let fresh = noted.fresh.extract_if(|_| true);
-                let fresh: Vec<Uuid> = fresh.take(MAX_BATCH_PRINCIPALS).collect();
-                let offline = std::mem::take(&mut noted.offline);
-                if !noted.fresh.is_empty() {
-                    self.notify.notify_one();
-                }
-                (
-                    fresh,
-                    Vec::from_iter(offline),
-                    std::mem::take(&mut noted.traced),
-                )
-            };
-            // Before the turns begin that look for them.
-            if !traced.is_empty()
-                && let Err(error) = turns::note_traces(&db, &traced).await
-            {
-                error.log_in("webhooks.note_traces", "the deliveries are in no trace");
+            tokio::select! {
+                () = self.notify.notified() => {}
+                () = stop.cancelled() => break,
             }
-            if let Err(error) = self.wake(&db, &backplane, delivers, &fresh, &offline).await {
-                error.log_in("webhooks.wake", "the same agents are tried again soon");
-                tokio::time::sleep(RETRY_INTERVAL).await;
-                let mut noted = self.noted.lock();
-                noted.fresh.extend(fresh);
-                noted.offline.extend(offline);
-                drop(noted);
+            if !self.write_noted(db, backplane, delivers).await {
+                stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL))
+                    .await;
                 self.notify.notify_one();
             }
         }
+        // A lost wake-up is the sweep's, so a Postgres that is away does not hold up the end.
+        while !self.noted.lock().is_empty() && self.write_noted(db, backplane, delivers).await {}
+    }
+
+    /// Writes a batch of what is noted. False if Postgres is away; then it is noted again.
+    async fn write_noted(&self, db: &Db, backplane: &Backplane, delivers: bool) -> bool {
+        let (fresh, offline, traced) = {
+            let mut noted = self.noted.lock();
+            let fresh = noted.fresh.extract_if(|_| true);
+            let fresh: Vec<Uuid> = fresh.take(MAX_BATCH_PRINCIPALS).collect();
+            let offline = std::mem::take(&mut noted.offline);
+            if !noted.fresh.is_empty() {
+                self.notify.notify_one();
+            }
+            (
+                fresh,
+                Vec::from_iter(offline),
+                std::mem::take(&mut noted.traced),
+            )
+        };
+        // Before the turns begin that look for them.
+        if !traced.is_empty()
+            && let Err(error) = turns::note_traces(db, &traced).await
+        {
+            error.log_in("webhooks.note_traces", "the deliveries are in no trace");
+        }
+        let Err(error) = self.wake(db, backplane, delivers, &fresh, &offline).await else {
+            return true;
+        };
+        error.log_in("webhooks.wake", "the same agents are tried again soon");
+        let mut noted = self.noted.lock();
+        noted.fresh.extend(fresh);
+        noted.offline.extend(offline);
+        false
     }
 
     async fn wake(

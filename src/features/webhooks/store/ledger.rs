@@ -52,7 +52,7 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
                 select item.*, w.updated_at from item
                 join webhook_turn t on t.agent_id = item.agent_id and t.turn = item.turn
                 join webhook w on w.agent_id = item.agent_id
-                where t.is_leased and t.is_open
+                where t.is_leased and t.is_open and t.epoch = (select inbox_epoch())
             ), made as (
                 insert into webhook_delivery (agent_id, delivery_id, seq, event, status, attempts)
                 select agent_id, delivery_id, seq, event, 'pending', 1 from live where is_new
@@ -149,7 +149,8 @@ pub async fn finish(
                         $15::float8[])
                     as said (agent_id, turn, epoch, done, acked, failures, pause)
                 join webhook_turn t on t.agent_id = said.agent_id and t.turn = said.turn
-                where t.is_leased order by t.agent_id for update of t
+                where t.is_leased and t.epoch = said.epoch and t.epoch = (select inbox_epoch())
+                order by t.agent_id for update of t
             ), logged as (
                 update webhook_delivery d set status = item.status, attempts = d.attempts - item.is_uncounted::int,
                     log = d.log || string_to_array(nullif(item.entries, ''), E'\\n'),
@@ -165,7 +166,7 @@ pub async fn finish(
                 from held where t.agent_id = held.agent_id
             ), reader as materialized (
                 select r.principal_id, held.acked from inbox_reader r join held on held.agent_id = r.principal_id
-                where r.device_id = '' and r.acked_seq < held.acked and held.epoch = (select inbox_epoch())
+                where r.device_id = '' and r.acked_seq < held.acked
                 order by r.principal_id for update of r
             ), moved as (
                 update inbox_reader r set acked_seq = greatest(r.acked_seq, reader.acked)

@@ -132,14 +132,15 @@ pub async fn claim(db: &Db, calm: i64, failing: i64) -> Result<Vec<Claim>> {
                 where due_at <= app_now() and failures > 0 order by due_at limit $2 for update skip locked
             ), claimed as (
                 update webhook_turn t set is_leased = true, is_woken = false, is_parked = false, has_replays = false, has_open = due.has_open,
-                    turn = t.turn + 1, due_at = app_now() + make_interval(secs => $3), traces = null
-                from (select * from calm union all select * from failing) due
+                    turn = t.turn + 1, due_at = app_now() + make_interval(secs => $3), traces = null, epoch = now.epoch,
+                    done = case when t.epoch = now.epoch then t.done else '{}' end -- numbers of another epoch name other events
+                from (select * from calm union all select * from failing) due, (select inbox_epoch() as epoch) now
                 where t.agent_id = due.agent_id
-                returning t.agent_id, t.turn, t.failures, t.done::text as done, due.has_open,
+                returning t.agent_id, t.turn, t.epoch, t.failures, t.done::text as done, due.has_open,
                     due.is_parked as was_parked, due.traces::text as traces
             )
             select c.*, w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at,
-                r.acked_seq, inbox_epoch() as epoch, (
+                r.acked_seq, (
                     select token_id from live_agent_token t where t.agent_id = c.agent_id
                     order by valid_until desc limit 1) as token_id
             from claimed c join webhook w on w.agent_id = c.agent_id
@@ -258,7 +259,7 @@ pub async fn check(db: &Db, held: &[(AgentId, i32)]) -> Result<Vec<(AgentId, i32
             select t.agent_id, t.turn, t.is_woken
             from unnest($1::uuid[], $2::int4[]) as held (agent_id, turn)
             join webhook_turn t on t.agent_id = held.agent_id and t.turn = held.turn
-            where t.is_leased and t.is_open",
+            where t.is_leased and t.is_open and t.epoch = (select inbox_epoch())",
             &[&agents, &turns],
         )
         .await?;
@@ -297,9 +298,14 @@ pub struct Release {
     pub is_forced: bool,
     /// A retry waits in the log.
     pub has_open: bool,
+    /// The last number that the turn has read; none if it knows of more.
+    pub read_to: Option<i64>,
 }
 
 /// Ends a turn. False if events came meanwhile, or if the turn is lost.
+///
+/// The wake-up of an event may be lost with the node that stored it. So the inbox has the last
+/// word: a turn that has not read all of it does not end.
 pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Result<bool> {
     let client = db.write().await?;
     let released = client
@@ -307,7 +313,8 @@ pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Re
             "-- webhooks.release
             update webhook_turn set is_leased = false, is_woken = false, is_parked = $4, has_open = $5,
                 due_at = app_now() + make_interval(secs => $3)
-            where agent_id = $1 and turn = $2 and is_leased and ($6 or not (is_woken or has_replays))",
+            where agent_id = $1 and turn = $2 and is_leased and ($6 or not (is_woken or has_replays
+                or exists (select from inbox where principal_id = $1 and head_seq > $7)))",
             &[
                 &agent,
                 &turn,
@@ -315,6 +322,7 @@ pub async fn release(db: &Db, agent: AgentId, turn: i32, release: Release) -> Re
                 &release.is_parked,
                 &release.has_open,
                 &release.is_forced,
+                &release.read_to,
             ],
         )
         .await?;
@@ -336,7 +344,7 @@ pub async fn go_on(db: &Db, agent: AgentId, turn: i32) -> Result<Option<News>> {
             "-- webhooks.go_on
             with held as materialized (
                 select agent_id, has_replays, traces from webhook_turn
-                where agent_id = $1 and turn = $2 and is_leased and is_open for update
+                where agent_id = $1 and turn = $2 and is_leased and is_open and epoch = (select inbox_epoch()) for update
             )
             update webhook_turn t set is_woken = false, has_replays = false, traces = null
             from held where t.agent_id = held.agent_id returning held.has_replays, held.traces::text as traces",
@@ -361,37 +369,55 @@ pub async fn holds(tx: &Tx, agent: AgentId, turn: i32) -> Result<bool> {
     Ok(row.is_some())
 }
 
-/// Wakes agents whose wake-up was lost: those with events since the last sweep. Its cost is the
-/// number of these events, whatever the number of agents.
-pub async fn sweep(db: &Db) -> Result<u64> {
+/// Inbox entries of a piece of the sweep: some milliseconds of Postgres.
+const MAX_SWEPT_ENTRIES: i64 = 10_000;
+
+/// The agents that a piece of the sweep has woken.
+pub struct Swept {
+    pub late: u64,
+    /// Whether more entries wait.
+    pub is_more: bool,
+}
+
+/// Wakes agents whose wake-up was lost: those with events since the last sweep, less ten seconds for
+/// commits that were late. A piece has a bound and is committed by itself, so that after an outage
+/// the sweep moves on however much there is.
+pub async fn sweep(db: &Db) -> Result<Swept> {
     let client = db.write().await?;
     let row = client
         .query_one(
             "-- webhooks.sweep
-            with swept as (
-                update webhook_sweep set swept_until = app_now()
-                returning (select swept_until from webhook_sweep) as since
-            ), fresh as materialized (
-                select distinct principal_id from (
-                    -- In this order Postgres reads the fresh entries by their age, and no others.
-                    select principal_id from inbox_entry
-                    where created_at > (select since from swept) - interval '10 seconds' order by created_at) e
+            with piece as materialized (
+                -- In this order Postgres reads the fresh entries by their age, and no others.
+                select principal_id, created_at from inbox_entry
+                where created_at > (select swept_until from webhook_sweep)
+                order by created_at fetch first $1 rows with ties
+            ), span as materialized (
+                select count(*) >= $1 as is_more, max(created_at) as last from piece
+            ), swept as (
+                update webhook_sweep w set swept_until = case when span.is_more then span.last
+                    else greatest(w.swept_until, app_now() - interval '10 seconds') end
+                from span
             ), late as materialized (
                 select t.agent_id from webhook_turn t
                 join inbox i on i.principal_id = t.agent_id
                 join inbox_reader r on r.principal_id = t.agent_id and r.device_id = ''
-                where t.agent_id = any(array(select principal_id from fresh)) and t.is_open and t.due_at is null and i.head_seq > r.acked_seq
+                where t.agent_id = any(array(select distinct principal_id from piece))
+                    and t.is_open and t.due_at is null and i.head_seq > r.acked_seq
                 order by t.agent_id for update of t
             ), woken as (
                 update webhook_turn t set due_at = greatest(app_now(), t.not_before)
                 from late where t.agent_id = late.agent_id and t.due_at is null
                 returning 1
             )
-            select count(*) as late from woken",
-            &[],
+            select (select count(*) from woken) as late, is_more from span",
+            &[&MAX_SWEPT_ENTRIES],
         )
         .await?;
-    Ok(row.get::<_, i64>("late").unsigned_abs())
+    Ok(Swept {
+        late: row.get::<_, i64>("late").unsigned_abs(),
+        is_more: row.get("is_more"),
+    })
 }
 
 /// The number of due turns that no worker has, and the age of the oldest in seconds.

@@ -33,6 +33,10 @@ const MAX_TURN: Duration = Duration::from_secs(5);
 /// Until the next look at an agent with a socket. A dead node's sockets count for up to 7 s more,
 /// and both together must stay below 10 s.
 const PARKED_SECONDS: f64 = 2.0;
+/// Tries of a step that Postgres fails. They last for less than the lease.
+const MAX_FAILURES: u32 = 5;
+/// Pause between these tries.
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Wait after a turn that Postgres has ended.
 const LOST_SECONDS: f64 = 1.0;
 /// Wait for a free slot, or for a node that makes too many calls.
@@ -120,37 +124,68 @@ impl Turn {
         self.context.cut.clone()
     }
 
-    /// Runs the turn to its end.
+    /// Runs the turn to its end. A failure of Postgres cuts no call: the turn waits a second for it
+    /// and goes on.
     pub async fn run(mut self, claim: Claim) {
-        if let Err(error) = self.deliver(&claim).await {
-            // The lease ends by itself, and another worker goes on.
-            error.log_in("webhooks.turn", "another worker claims it after its lease");
+        let mut begun = self.begin(&claim).await;
+        let mut failures = 0;
+        loop {
+            match begun {
+                Ok(true) => return,
+                Ok(false) => failures = 0,
+                Err(error) if failures < MAX_FAILURES => {
+                    error.log_in("webhooks.turn", "the turn tries again in a second");
+                    failures += 1;
+                    // What may have been read and is not known is read again.
+                    (self.has_more, self.has_unloaded) = (true, true);
+                    self.wait_for_postgres().await;
+                }
+                Err(error) => {
+                    // The lease ends by itself, and another worker goes on.
+                    error.log_in("webhooks.turn", "another worker claims it after its lease");
+                    return;
+                }
+            }
+            begun = self.step().await;
         }
     }
 
-    async fn deliver(&mut self, claim: &Claim) -> Result<()> {
+    /// Loads what an earlier turn has left. True if the turn is over.
+    async fn begin(&mut self, claim: &Claim) -> Result<bool> {
         if claim.was_parked && self.is_still_parked().await? {
-            return Ok(());
+            return Ok(true);
         }
         if claim.has_open {
             self.load_open().await?;
         }
-        loop {
-            self.read().await?;
-            self.start();
-            if self.calls.is_empty() {
-                if self.idle().await? {
-                    return Ok(());
-                }
-                continue;
+        Ok(false)
+    }
+
+    /// Reads, starts what may start, and waits for what comes next. True if the turn is over.
+    async fn step(&mut self) -> Result<bool> {
+        self.read().await?;
+        self.start();
+        if self.calls.is_empty() {
+            return self.idle().await;
+        }
+        let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
+        tokio::select! {
+            Some(attempted) = self.calls.next() => self.settle(attempted),
+            () = woken.notified() => self.go_on().await?,
+            () = cut.cancelled(), if self.stop != Some(Stop::Lost) => {
+                self.stop = Some(Stop::Lost);
             }
-            let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
+        }
+        Ok(false)
+    }
+
+    /// Waits a second. Calls under way go on.
+    async fn wait_for_postgres(&mut self) {
+        let mut over = std::pin::pin!(tokio::time::sleep(FAILURE_PAUSE));
+        loop {
             tokio::select! {
                 Some(attempted) = self.calls.next() => self.settle(attempted),
-                () = woken.notified() => self.go_on().await?,
-                () = cut.cancelled(), if self.stop != Some(Stop::Lost) => {
-                    self.stop = Some(Stop::Lost);
-                }
+                () = &mut over => return,
             }
         }
     }
@@ -259,20 +294,24 @@ impl Turn {
                 due_in: wait.map(seconds),
                 has_open,
                 // The receiver asked for the pause, so events do not end it.
-                is_forced: self.paused_until.is_some_and(|until| until > self.now()),
+                is_forced: wait.is_some()
+                    && self.paused_until.is_some_and(|until| until > self.now()),
                 is_parked: false,
+                read_to: (!self.has_more).then_some(self.read_to),
             },
             Some(Stop::Online) => Release {
                 due_in: Some(PARKED_SECONDS),
                 is_parked: true,
                 is_forced: true,
                 has_open,
+                read_to: None,
             },
             Some(Stop::Yield) => Release {
                 due_in: Some(0.0),
                 is_parked: false,
                 is_forced: true,
                 has_open,
+                read_to: None,
             },
             // Another turn has begun or none may; then this changes nothing. Or Postgres was away.
             Some(Stop::Lost) => Release {
@@ -280,6 +319,7 @@ impl Turn {
                 is_parked: false,
                 is_forced: true,
                 has_open: true,
+                read_to: None,
             },
         };
         if turns::release(&shared.db, *agent, *turn, release).await? || release.is_forced {
@@ -301,6 +341,8 @@ impl Turn {
         let heads = shared.inbox.heads(&[agent.0]).await?;
         if heads.iter().any(|head| head.seq > acked) {
             self.stop = Some(Stop::Online);
+        } else {
+            self.has_more = false;
         }
         self.release(None).await
     }
