@@ -225,7 +225,7 @@ operations! {
     "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
         => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
     "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack
-        => 200 data<Acked>;
+        => 200 data<Acked>; CursorExpired;
 
     "POST /agents/{agent_id}/messages", "Send a message as an agent, the conversation in the body.", body: SendMessage
         => 201 data<Sent>, 200 data<Sent>;

@@ -244,14 +244,14 @@ impl Inbox {
     }
 }
 
-/// Writes an ack in the caller's transaction.
-pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
+/// Writes an ack in the caller's transaction. Nothing moves once Postgres has another epoch.
+pub async fn ack(tx: &Tx, reader: &Reader, up_to: Cursor) -> Result<()> {
     let ack = Ack {
         reader: reader.clone(),
-        seq,
+        seq: up_to.seq,
         credential: None,
     };
-    store::ack(tx, &[ack], None).await?;
+    store::ack(tx, &[ack], Some(up_to.epoch)).await?;
     if reader.is_agent() {
         log_pushes(tx, reader.principal).await?;
     }

@@ -88,7 +88,7 @@ for (const transport of ["socket", "poll"] as const) {
     proxy.before = ({ path, body }) => {
       const cursor = /\/messages\/poll\?.*cursor=(\d+-\d+)/.exec(path)?.[1];
       if (cursor) acknowledged(seqOf(cursor));
-      if (path.endsWith("/ack")) acknowledged(body.up_to_seq);
+      if (path.endsWith("/ack")) acknowledged(Number(body.cursor.split("-").at(-1)));
       return undefined;
     };
     proxy.onAnswer = ({ path }, { body }) => {

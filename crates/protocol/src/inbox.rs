@@ -37,7 +37,11 @@ pub struct PollPage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Ack {
-    /// The number up to which the agent has all events. Nothing is acked if omitted.
+    /// The place up to which the agent has all events, as events and answers carry it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<Cursor>,
+    /// The number up to which the agent has all events, if no cursor is given. After a failover that
+    /// has lost events, a number may name another one; a cursor is refused then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to_seq: Option<i64>,
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, TestNode, User, nodes, psql};
+use crate::support::{Agent, Answer, TestNode, User, nodes, psql};
 
 /// As the worker that calls webhooks will do it after the last retry.
 async fn give_up_on(node: &TestNode, agent: &Agent) {
@@ -70,6 +70,47 @@ async fn an_ack_moves_the_place_and_says_what_waits() {
         json!({ "up_to_seq": "5" }),
         json!([]),
     ] {
+        agent
+            .post(&path, bad)
+            .await
+            .refused(400, "VALIDATION_ERROR");
+    }
+}
+
+/// Numbers of an earlier history name other events. Only a cursor tells.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_of_an_earlier_epoch_moves_nothing() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    alice.say(&conversation, "one").await.expect(201);
+    let place = |answer: &Answer| answer.body["next_cursor"].clone();
+    let first = place(&agent.poll("limit=1").await.expect(200));
+    let answer = ack(&agent.on(&b), json!({ "cursor": first })).await;
+    assert_eq!(answer["resumed_from_seq"], 1);
+    let last = place(&agent.poll("").await.expect(200));
+    // The cursor counts, whatever the number says.
+    let answer = ack(&agent, json!({ "cursor": last, "up_to_seq": 1 })).await;
+    assert_eq!(
+        (&answer["resumed_from_seq"], &answer["queued"]),
+        (&json!(3), &json!(0))
+    );
+
+    let failover = "update cluster set restores = restores + 1;
+        update inbox_reader set acked_seq = 1 where device_id = ''";
+    psql(&a.world.database, failover).await;
+    let path = format!("/agents/{}/ack", agent.id);
+    for node in [&a, &b] {
+        let refused = agent.on(node).post(&path, json!({ "cursor": last })).await;
+        let refused = refused.refused(409, "CURSOR_EXPIRED");
+        let head = refused.body["error"]["params"]["head"]
+            .as_str()
+            .expect("a cursor");
+        assert!(head.ends_with("-3"), "{head}");
+    }
+    assert_eq!(shown(&alice, &agent).await["inbox"]["acked_seq"], 1);
+    for bad in [json!({ "cursor": "x" }), json!({ "cursor": 3 })] {
         agent
             .post(&path, bad)
             .await

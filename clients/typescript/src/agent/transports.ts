@@ -168,7 +168,7 @@ async function keptCursor(inbox: Inbox, signal: AbortSignal): Promise<string | n
 }
 
 async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise<void> {
-  const body = { up_to_seq: Number(cursor.split("-").at(-1)) };
+  const body = { cursor };
   await http.data({ method: "POST", path: `/agents/${agentId}/ack`, body, repeatable: true });
 }
 

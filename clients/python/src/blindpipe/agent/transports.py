@@ -192,6 +192,6 @@ async def unless_stopped(stopping: asyncio.Event, work: Coroutine[Any, Any, _T])
 
 
 async def _ack_by_rest(parts: AgentParts, cursor: str) -> None:
-    body = {"up_to_seq": int(cursor.rpartition("-")[2])}
+    body = {"cursor": cursor}
     path = f"/agents/{parts.agent_id}/ack"
     await parts.http.data(Call("POST", path, body=body, repeatable=True))

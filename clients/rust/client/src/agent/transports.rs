@@ -231,7 +231,8 @@ pub(super) async fn poll(core: &Core, inbox: &Inbox, stopping: &CancellationToke
     );
     if let Some(cursor) = inbox.ackable() {
         let body = Ack {
-            up_to_seq: Some(cursor.seq),
+            cursor: Some(cursor),
+            up_to_seq: None,
         };
         let call = Call::post(format!("/agents/{}/ack", core.agent_id), &body);
         core.http.data::<Acked>(call.repeatable()).await?;
