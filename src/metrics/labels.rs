@@ -7,6 +7,7 @@ pub const KNOWN_COUNTERS: &[(&str, &str, &[&str])] = &[
     ("limiter_fallback_total", "", &[]),
     ("sessions_ahead_total", "", &[]),
     ("sessions_stolen_total", "", &[]),
+    ("send_batches_total", "locks", &["first", "inside"]),
     ("objects_missing_total", "", &[]),
     ("objects_damaged_total", "", &[]),
     ("buffers_refused_total", "share", &["node", "owner"]),

@@ -98,7 +98,11 @@ pub fn send(outcome: &'static str) {
     count("sends_total", &[("outcome", outcome)]);
 }
 
-pub fn send_batch(messages: usize, span: Duration) {
+/// A batch of sends was committed. `locked_first` says whether it took its conversations' locks
+/// before the statement.
+pub fn send_batch(messages: usize, locked_first: bool, span: Duration) {
+    let how = if locked_first { "first" } else { "inside" };
+    count("send_batches_total", &[("locks", how)]);
     metrics::histogram!("send_batch_messages").record(messages as f64);
     seconds("send_commit_seconds", &[], span);
 }

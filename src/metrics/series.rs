@@ -84,6 +84,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ),
     ("sends_total", Kind::Counter, "Sends decided, by outcome."),
     (
+        "send_batches_total",
+        Kind::Counter,
+        "Transactions of sends, by when they took their locks: `first`, where another node writes to \
+         the same conversations, or `inside` the statement.",
+    ),
+    (
         "send_batch_messages",
         Kind::Size,
         "Messages committed by one transaction.",

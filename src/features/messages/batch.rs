@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The most messages of one transaction.
-const MAX_BATCH_MESSAGES: usize = 64;
+pub const MAX_BATCH_MESSAGES: usize = 64;
 /// The bytes of payloads after which a transaction takes no more messages.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 

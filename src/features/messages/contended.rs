@@ -1,17 +1,22 @@
-//! Sends whose rows another transaction has locked. They wait here, apart from the shard's other
-//! sends, so a lock on one conversation or inbox holds up nobody else.
+//! Sends that wait for rows that another transaction has locked. They wait here, apart from the
+//! shard's other sends, so a lock on one conversation or inbox holds up nobody else.
+//!
+//! They are committed in batches of many conversations. A batch that meets a lock is halved, down to
+//! a single conversation; a commit doubles it again. So the sends to a popular agent are as fast as
+//! before once the lock is gone, and one that stays locked ends up alone.
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use super::{
-    batch::{Batch, PendingSend},
+    batch::{Batch, MAX_BATCH_MESSAGES, PendingSend},
     store,
     writer::{publish_and_answer, refuse_all, refuse_failed},
 };
@@ -19,22 +24,45 @@ use crate::{db::Db, delivery::Backplane, error::Error, ids::ConversationId, metr
 
 /// The number of sends that may wait for locks. More are refused.
 const MAX_CONTENDED_SENDS: usize = 4096;
+/// The time for which sends to a locked inbox go here without a look at the lock.
+const LOCK_MEMORY: Duration = Duration::from_secs(1);
 
 /// The contended sends of a shard; clones share them.
 #[derive(Clone, Default)]
 pub struct ContendedSends {
     waiting: Arc<Mutex<Waiting>>,
+    locked: Arc<Mutex<LockedInboxes>>,
     notify: Arc<Notify>,
 }
 
+/// The inboxes that another transaction holds.
 #[derive(Default)]
+struct LockedInboxes {
+    owners: Vec<Uuid>,
+    seen_at: Option<Instant>,
+}
+
 struct Waiting {
     /// The conversations with waiting sends, in the order of their commits. A conversation whose
     /// sends are being committed stays in `sends`.
     order: VecDeque<ConversationId>,
     sends: HashMap<ConversationId, Vec<PendingSend>>,
     count: usize,
+    /// The most conversations of the next batch.
+    room: usize,
     closed: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Waiting {
+            order: VecDeque::new(),
+            sends: HashMap::new(),
+            count: 0,
+            room: MAX_BATCH_MESSAGES,
+            closed: false,
+        }
+    }
 }
 
 impl Waiting {
@@ -96,81 +124,121 @@ impl ContendedSends {
         self.notify.notify_one();
     }
 
-    /// Commits waiting sends, one conversation at a time and each in its turn, until closed.
+    /// Notes the inboxes that hold up sends.
+    pub fn note_locked(&self, owners: Vec<Uuid>) {
+        *self.locked.lock() = LockedInboxes {
+            owners,
+            seen_at: Some(Instant::now()),
+        };
+    }
+
+    /// The inboxes that held up sends a moment ago; none once a commit of these has passed.
+    pub fn locked_inboxes(&self) -> Vec<Uuid> {
+        let mut locked = self.locked.lock();
+        if locked.seen_at.is_none_or(|at| at.elapsed() > LOCK_MEMORY) {
+            locked.owners.clear();
+        }
+        locked.owners.clone()
+    }
+
+    /// Commits waiting sends, each conversation in its turn, until closed.
     pub async fn run(&self, db: &Db, backplane: &Backplane) {
         self.waiting.lock().reschedule();
         loop {
-            let Some((conversation, mut sends)) = self.next() else {
+            let (taken, mut sends) = self.next();
+            if taken.is_empty() {
                 if self.waiting.lock().closed {
                     return;
                 }
                 self.notify.notified().await;
                 continue;
-            };
-            let taken = sends.len();
-            let mut rest = commit_next(db, backplane, &mut sends).await;
+            }
+            let count = sends.len();
+            let mut rest = self.commit_next(db, backplane, &mut sends).await;
             rest.append(&mut sends);
-            self.settle(conversation, rest, taken);
+            self.settle(&taken, rest, count);
         }
     }
 
-    /// The sends of the next conversation. New ones of it still wait behind them.
-    fn next(&self) -> Option<(ConversationId, Vec<PendingSend>)> {
+    /// The next conversations with their sends. New ones of these still wait behind them.
+    fn next(&self) -> (Vec<ConversationId>, Vec<PendingSend>) {
         let mut waiting = self.waiting.lock();
-        let conversation = waiting.order.pop_front()?;
-        let sends = waiting.sends.get_mut(&conversation).map(std::mem::take);
-        Some((conversation, sends.unwrap_or_default()))
+        let (mut taken, mut sends) = (Vec::new(), Vec::new());
+        while taken.len() < waiting.room
+            && sends.len() < MAX_BATCH_MESSAGES
+            && let Some(conversation) = waiting.order.pop_front()
+        {
+            if let Some(own) = waiting.sends.get_mut(&conversation) {
+                sends.append(own);
+            }
+            taken.push(conversation);
+        }
+        (taken, sends)
+    }
+
+    /// Commits a batch out of `sends`. Returns those that must be tried again.
+    async fn commit_next(
+        &self,
+        db: &Db,
+        backplane: &Backplane,
+        sends: &mut Vec<PendingSend>,
+    ) -> Vec<PendingSend> {
+        let batch = Batch::select(sends).sends;
+        if batch.is_empty() {
+            return Vec::new();
+        }
+        let (size, started) = (batch.len(), Instant::now());
+        match store::commit(db, &batch, None).await {
+            Ok(decisions) => {
+                metrics::send_batch(size, false, started.elapsed());
+                self.resize(|room| room * 2);
+                // What was locked is free. Another lock shows itself.
+                self.locked.lock().owners.clear();
+                publish_and_answer(backplane, batch, decisions)
+            }
+            // They are tried again as long as their callers wait.
+            Err(error) if error.is_out_of_time() => {
+                self.resize(|room| room / 2);
+                self.remember_locks();
+                batch
+            }
+            Err(error) => {
+                refuse_failed(backplane, batch, &error);
+                Vec::new()
+            }
+        }
+    }
+
+    fn resize(&self, next: impl Fn(usize) -> usize) {
+        let mut waiting = self.waiting.lock();
+        waiting.room = next(waiting.room).clamp(1, MAX_BATCH_MESSAGES);
+    }
+
+    /// The locks are still held, so their memory lasts on.
+    fn remember_locks(&self) {
+        let mut locked = self.locked.lock();
+        if !locked.owners.is_empty() {
+            locked.seen_at = Some(Instant::now());
+        }
     }
 
     /// Puts undecided sends back, in front of newer ones. A conversation without any is no longer
     /// contended.
-    fn settle(&self, conversation: ConversationId, mut rest: Vec<PendingSend>, taken: usize) {
+    fn settle(&self, taken: &[ConversationId], rest: Vec<PendingSend>, count: usize) {
         let mut waiting = self.waiting.lock();
-        waiting.count = waiting.count + rest.len() - taken;
-        let newer = waiting.sends.remove(&conversation).unwrap_or_default();
-        rest.extend(newer);
-        if !rest.is_empty() {
-            waiting.sends.insert(conversation, rest);
-            waiting.order.push_back(conversation);
+        waiting.count = waiting.count + rest.len() - count;
+        let mut undecided: HashMap<ConversationId, Vec<PendingSend>> = HashMap::new();
+        for send in rest {
+            let conversation = send.request.conversation;
+            undecided.entry(conversation).or_default().push(send);
+        }
+        for conversation in taken {
+            let mut rest = undecided.remove(conversation).unwrap_or_default();
+            rest.extend(waiting.sends.remove(conversation).unwrap_or_default());
+            if !rest.is_empty() {
+                waiting.sends.insert(*conversation, rest);
+                waiting.order.push_back(*conversation);
+            }
         }
     }
-}
-
-/// Commits sends of one conversation. Returns those that must be tried again.
-async fn commit_next(
-    db: &Db,
-    backplane: &Backplane,
-    sends: &mut Vec<PendingSend>,
-) -> Vec<PendingSend> {
-    // A send that failed before goes alone: it may be the one that takes too long.
-    let behind = match sends.first() {
-        Some(first) if first.attempts > 0 => sends.split_off(1),
-        _ => Vec::new(),
-    };
-    let batch = Batch::select(sends).sends;
-    sends.extend(behind);
-    if batch.is_empty() {
-        return Vec::new();
-    }
-    let (size, started) = (batch.len(), Instant::now());
-    match store::commit(db, &batch, None).await {
-        Ok(decisions) => {
-            metrics::send_batch(size, started.elapsed());
-            publish_and_answer(backplane, batch, decisions)
-        }
-        // It is tried again as long as its callers wait.
-        Err(error) if error.is_out_of_time() => again(batch),
-        Err(error) => {
-            refuse_failed(backplane, batch, &error);
-            Vec::new()
-        }
-    }
-}
-
-fn again(mut batch: Vec<PendingSend>) -> Vec<PendingSend> {
-    for send in &mut batch {
-        // Not counted up: only a conversation that keeps changing may end a send.
-        send.attempts = send.attempts.max(1);
-    }
-    batch
 }

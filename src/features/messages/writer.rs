@@ -15,7 +15,7 @@ use super::{
     SendRequest, Sent, answer,
     batch::{Batch, PendingSend},
     contended::ContendedSends,
-    store::{self, Decision},
+    store::{self, Decision, Locks},
 };
 use crate::{
     auth::revoked::RevokedCredentials,
@@ -38,8 +38,6 @@ const MAX_HELD_SENDS: usize = 1024;
 /// The longest wait for an answer. The outcome is then unknown, not undone. A retry with the same
 /// id reveals it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time after a lock for which a shard looks for locks before each batch.
-const LOCK_MEMORY: Duration = Duration::from_secs(1);
 /// The number of batches that may leave a send undecided. A conversation changed meanwhile, or a
 /// key was about to expire.
 const MAX_ATTEMPTS: u32 = 5;
@@ -150,8 +148,8 @@ struct WriterShard {
     contention: ContentionTracker,
     /// Sends that wait for locks, and all later ones of their conversations.
     contended: ContendedSends,
-    /// The last time that a batch waited too long for a lock.
-    locked_at: Option<Instant>,
+    /// The last numbers that the shard gave out, by conversation.
+    numbers: LastNumbers,
 }
 
 impl WriterShard {
@@ -168,7 +166,7 @@ impl WriterShard {
             held: Vec::new(),
             contention: ContentionTracker::default(),
             contended,
-            locked_at: None,
+            numbers: LastNumbers::default(),
         }
     }
 
@@ -177,55 +175,64 @@ impl WriterShard {
         while self.receive().await {
             self.contended.take_followers(&mut self.held);
             let mut batch = Batch::select(&mut self.held);
-            if self.met_a_lock() && !batch.sends.is_empty() {
-                let sends = std::mem::take(&mut batch.sends);
-                self.divert(sends, false).await;
-                // The others are in front of the held ones now.
-                self.contended.take_followers(&mut self.held);
-                batch = Batch::select(&mut self.held);
-            }
+            self.divert_locked(&mut batch).await;
             if batch.sends.is_empty() {
                 continue;
             }
             let started = Instant::now();
-            let outcome = if self.contention.has(&batch.sends) {
+            let locks_first = self.contention.has(&batch.sends);
+            let outcome = if locks_first {
                 self.commit_locked(&mut batch).await
             } else {
                 store::commit(&self.db, &batch.sends, None).await
             };
-            self.conclude(batch.sends, outcome, started).await;
+            if outcome.is_ok() {
+                metrics::send_batch(batch.sends.len(), locks_first, started.elapsed());
+            }
+            self.conclude(batch.sends, outcome).await;
         }
         self.contended.close();
     }
 
-    /// Whether a lock has held up a batch recently. The next one looks first.
-    fn met_a_lock(&self) -> bool {
-        self.locked_at.is_some_and(|at| at.elapsed() < LOCK_MEMORY)
+    /// Moves those sends of a batch to the contended ones that go to an inbox which is locked.
+    async fn divert_locked(&mut self, batch: &mut Batch) {
+        let locked = self.contended.locked_inboxes();
+        if locked.is_empty() || batch.sends.is_empty() {
+            return;
+        }
+        let conversations = conversations_of(&batch.sends);
+        match store::with_members(&self.db, &conversations, &locked).await {
+            Ok(blocked) if blocked.is_empty() => {}
+            Ok(blocked) => {
+                let is_blocked =
+                    |send: &mut PendingSend| blocked.contains(&send.request.conversation);
+                let blocked = batch.sends.extract_if(.., is_blocked).collect();
+                self.contended.add(blocked);
+            }
+            // The batch meets the lock and finds out by itself.
+            Err(error) => error.log_in("messages.with_members", "the batch is tried as it is"),
+        }
     }
 
-    /// Moves the sends that a lock holds up to the contended ones, and holds the others again.
-    /// `held_up` is true if at least one of them is.
-    async fn divert(&mut self, sends: Vec<PendingSend>, held_up: bool) {
-        let conversations: Vec<ConversationId> =
-            sends.iter().map(|send| send.request.conversation).collect();
-        let free = match store::unlocked(&self.db, &conversations).await {
-            Ok(free) => free,
+    /// Divides the sends of a batch that a lock has held up. Those that need a locked row wait apart,
+    /// and the others are held again.
+    async fn divert(&mut self, sends: Vec<PendingSend>) {
+        let locks = match store::locks(&self.db, &conversations_of(&sends)).await {
+            Ok(locks) => locks,
             Err(error) => {
-                error.log_in("messages.unlocked", "every send of the batch waits apart");
-                HashSet::new()
+                error.log_in("messages.locks", "every send of the batch waits apart");
+                Locks::default()
             }
         };
-        let (free, blocked): (Vec<_>, Vec<_>) = sends
+        let (blocked, free): (Vec<_>, Vec<_>) = sends
             .into_iter()
-            .partition(|send| free.contains(&send.request.conversation));
-        // No row explains the wait, so it was a key or the statement itself. Each goes alone.
-        if held_up && blocked.is_empty() {
+            .partition(|send| locks.conversations.contains(&send.request.conversation));
+        // No row explains the wait: a key, the statement itself, or a lock that is gone.
+        if blocked.is_empty() {
             return self.contended.add(free);
         }
-        if !blocked.is_empty() {
-            self.locked_at = Some(Instant::now());
-            self.contended.add(blocked);
-        }
+        self.contended.note_locked(locks.inboxes);
+        self.contended.add(blocked);
         self.requeue(free);
     }
 
@@ -260,24 +267,21 @@ impl WriterShard {
     }
 
     /// Answers the decided sends. The others are held again, or tried once more one by one.
-    async fn conclude(
-        &mut self,
-        batch: Vec<PendingSend>,
-        outcome: Result<Vec<Decision>>,
-        started: Instant,
-    ) {
+    async fn conclude(&mut self, batch: Vec<PendingSend>, outcome: Result<Vec<Decision>>) {
         let size = batch.len();
         match outcome {
             Ok(decisions) => {
-                metrics::send_batch(size, started.elapsed());
+                let foreign = self.numbers.record(&batch, &decisions);
+                self.contention.record(foreign.into_iter());
                 let undecided = publish_and_answer(&self.backplane, batch, decisions);
-                self.contention.record(&undecided);
+                self.contention
+                    .record(conversations_of(&undecided).into_iter());
                 self.requeue(undecided);
             }
             // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
-                self.divert(batch, true).await;
+                self.divert(batch).await;
             }
             // Postgres refuses one of them. The others must still commit.
             Err(error) if size > 1 && error.code() == Code::InternalError => {
@@ -320,6 +324,9 @@ impl WriterShard {
     }
 }
 
+/// The conversations that a shard remembers something of.
+const MAX_TRACKED_CONVERSATIONS: usize = 4096;
+
 /// The conversations that another node has recently written to, too.
 #[derive(Default)]
 struct ContentionTracker(HashMap<ConversationId, Instant>);
@@ -327,7 +334,6 @@ struct ContentionTracker(HashMap<ConversationId, Instant>);
 impl ContentionTracker {
     /// The time for which a conversation stays here.
     const CONTENTION_MEMORY: Duration = Duration::from_secs(2);
-    const MAX_TRACKED_CONVERSATIONS: usize = 4096;
 
     /// Whether a batch is likely to meet another node's locks.
     fn has(&self, batch: &[PendingSend]) -> bool {
@@ -341,17 +347,43 @@ impl ContentionTracker {
         })
     }
 
-    fn record(&mut self, undecided: &[PendingSend]) {
-        if self.0.len() > Self::MAX_TRACKED_CONVERSATIONS {
+    fn record(&mut self, conversations: impl Iterator<Item = ConversationId>) {
+        if self.0.len() > MAX_TRACKED_CONVERSATIONS {
             self.0.clear();
         }
         let now = Instant::now();
-        self.0.extend(
-            undecided
-                .iter()
-                .map(|send| (send.request.conversation, now)),
-        );
+        self.0
+            .extend(conversations.map(|conversation| (conversation, now)));
     }
+}
+
+/// The last number that a shard gave out in each conversation. A number that does not follow it was
+/// preceded by another writer's: by nothing else does a shard learn of other nodes' sends.
+#[derive(Default)]
+struct LastNumbers(HashMap<ConversationId, i64>);
+
+impl LastNumbers {
+    /// Notes the numbers of a batch. Returns the conversations that others write to as well.
+    fn record(&mut self, batch: &[PendingSend], decisions: &[Decision]) -> Vec<ConversationId> {
+        if self.0.len() > MAX_TRACKED_CONVERSATIONS {
+            self.0.clear();
+        }
+        let mut foreign = Vec::new();
+        for (send, decision) in batch.iter().zip(decisions) {
+            if let Decision::Stored(stored) = decision {
+                let conversation = send.request.conversation;
+                let before = self.0.insert(conversation, stored.seq);
+                if before.is_some_and(|before| before + 1 != stored.seq) {
+                    foreign.push(conversation);
+                }
+            }
+        }
+        foreign
+    }
+}
+
+fn conversations_of(sends: &[PendingSend]) -> Vec<ConversationId> {
+    sends.iter().map(|send| send.request.conversation).collect()
 }
 
 /// Refuses sends whose statement failed.

@@ -14,6 +14,7 @@ mod non_readers;
 mod outages;
 mod panics;
 mod pooler;
+mod popular_agent;
 mod postgres_switch_over;
 mod postgres_timeline_loss;
 mod redis_cluster;

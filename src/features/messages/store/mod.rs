@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub use self::history::{Page, history};
-use self::statement::{Columns, LOCK, Tokens, UNLOCKED};
+use self::statement::{Columns, LOCK, LOCKS, Tokens};
 use super::batch::PendingSend;
 use crate::{
     db::{Db, Tx, batches::BATCH_ROWS},
@@ -95,14 +95,44 @@ pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
     Ok(tx)
 }
 
-/// Those of the conversations whose rows, and whose members' inboxes, nobody has locked.
-pub async fn unlocked(
+/// The rows of a batch that other transactions hold.
+#[derive(Default)]
+pub struct Locks {
+    /// The conversations that are locked, or have a member whose inbox is.
+    pub conversations: HashSet<ConversationId>,
+    /// The locked inboxes.
+    pub inboxes: Vec<Uuid>,
+}
+
+/// Looks for the rows of these conversations that other transactions hold. Takes no lock.
+pub async fn locks(db: &Db, conversations: &[ConversationId]) -> Result<Locks> {
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(LOCKS).await?;
+    let rows = client.query(&stmt, &[&conversations]).await?;
+    let inboxes: HashSet<Uuid> = rows
+        .iter()
+        .filter_map(|row| row.get("principal_id"))
+        .collect();
+    Ok(Locks {
+        conversations: rows.iter().map(|row| row.get("conversation_id")).collect(),
+        inboxes: inboxes.into_iter().collect(),
+    })
+}
+
+/// Those of the conversations that have one of these members.
+pub async fn with_members(
     db: &Db,
     conversations: &[ConversationId],
+    members: &[Uuid],
 ) -> Result<HashSet<ConversationId>> {
-    let client = db.write().await?;
-    let stmt = client.prepare_cached(UNLOCKED).await?;
-    let rows = client.query(&stmt, &[&conversations]).await?;
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- messages.with_members
+            select distinct conversation_id from member where conversation_id = any($1) and principal_id = any($2)",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&conversations, &members]).await?;
     Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
 }
 

@@ -57,20 +57,22 @@ use crate::{
 pub const LOCK: &str = "-- messages.lock
 select 1 from conversation where conversation_id = any($1) order by conversation_id for no key update";
 
-/// The conversations of a batch that no other transaction holds up now. It waits for no lock, and
-/// its own last no longer than itself.
-pub const UNLOCKED: &str = "-- messages.unlocked
-with free as materialized (
-    select principal_id from inbox
-    where principal_id = any(array(select principal_id from member where conversation_id = any($1)))
-    order by principal_id for no key update skip locked
+/// The conversations of a batch that another transaction holds up now, each with a locked inbox if
+/// it is one of its members'. It takes no lock: a row's `xmax` is the transaction that locked it
+/// last, and the snapshot tells whether that one is still under way. Several that share a lock do not
+/// show.
+pub const LOCKS: &str = "-- messages.locks
+with running as materialized (
+    select array(select (xip::text::int8 & 4294967295)::text::xid from pg_snapshot_xip(pg_current_snapshot()) xip) as xids
 ), place as materialized (
-    select conversation_id from conversation where conversation_id = any($1)
-    order by conversation_id for no key update skip locked
+    select conversation_id, xmax = any((select xids from running)::xid[]) as is_locked
+    from conversation where conversation_id = any($1)
 )
-select conversation_id from place where not exists (
-    select from member m join inbox i on i.principal_id = m.principal_id
-    where m.conversation_id = place.conversation_id and m.principal_id not in (select principal_id from free))";
+select conversation_id, null::uuid as principal_id from place where is_locked
+union all
+select m.conversation_id, i.principal_id
+from place join member m on m.conversation_id = place.conversation_id join inbox i on i.principal_id = m.principal_id
+where i.xmax = any((select xids from running)::xid[])";
 
 /// The statement of this module.
 const SEND: &str = "-- messages.send
