@@ -316,10 +316,7 @@ impl Conversation {
     ///
     /// Every refusal of the service.
     pub async fn remove(&self, member: Principal) -> Result<Removal> {
-        let path = match member {
-            Principal::User(id) => format!("/groups/{}/members/{id}", self.id),
-            Principal::Agent(id) => format!("/groups/{}/agent-instances/{id}", self.id),
-        };
+        let path = format!("/groups/{}/members/{member}", self.id);
         let removal = self.changed(Call::delete(path)).await?;
         self.rotate().await?;
         Ok(removal)

@@ -157,6 +157,29 @@ async fn a_removed_member_gets_no_secret_of_what_follows() {
 }
 
 #[tokio::test]
+async fn an_agent_is_removed_from_a_group() {
+    let scene = scene("removed").await;
+    let running = running(echo(scene.builder())).await;
+    scene.conversation().await;
+    let group = scene.ada.client.open_group("some", Vec::new()).await;
+    let group = group.expect("a group");
+    let agent = scene.agent.id;
+    group
+        .add_agent(agent, Visibility::All)
+        .await
+        .expect("added");
+    group.send("with the agent").await.expect("sent");
+    let before = group.info().await.expect("a group").epoch;
+    let removal = group.remove(Principal::Agent(agent)).await;
+    let removal = removal.expect("removed");
+    assert_eq!(removal.principal_id, Principal::Agent(agent));
+    let after = group.info().await.expect("a group");
+    assert_eq!(after.members.expect("members").len(), 1);
+    assert_eq!(after.epoch, before + 1);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_revoked_device_gets_no_secret_of_what_follows() {
     let cluster = cluster().await;
     let (ada, bob) = pair(&cluster).await;
