@@ -29,6 +29,9 @@ pub enum Error {
     /// There is no secret to seal with, and none can be made here.
     #[error("no key to seal with: {0}")]
     KeyUnavailable(&'static str),
+    /// The device's own table and the person allow no such tool call: nothing ran.
+    #[error("nobody approved this tool request")]
+    NotApproved,
     /// Something does not open, or is not sealed.
     #[error("{0}")]
     Decrypt(#[from] blindpipe_e2ee::Error),
@@ -86,6 +89,7 @@ impl Error {
             Self::Closed { .. } => "CLOSED",
             Self::IdConflict => "ID_CONFLICT",
             Self::KeyUnavailable(_) => "KEY_UNAVAILABLE",
+            Self::NotApproved => "NOT_APPROVED",
             Self::Decrypt(error) => error.reason(),
             Self::Usage(_) => "USAGE",
             Self::Store(_) => "STORE",

@@ -15,6 +15,10 @@ use crate::{
 /// How long an approval of a medium tool lasts after its last use, milliseconds.
 const MEDIUM_WINDOW: u64 = 24 * 60 * 60_000;
 
+/// The longest time for which a person may let a tool run unasked, days.
+pub const MAX_REMEMBERED_DAYS: u32 = 30;
+const DAY_MS: u64 = 24 * 60 * 60_000;
+
 /// How much harm a tool can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sensitivity {
@@ -50,6 +54,8 @@ pub struct Consents {
     begun: BTreeSet<(Principal, String)>,
     /// When an agent was last approved, or used it, by conversation and scope.
     approved: BTreeMap<(Id, Principal, String), u64>,
+    /// Until when an agent may use a tool unasked, by conversation and tool.
+    remembered: BTreeMap<(Id, Principal, String), u64>,
 }
 
 impl Consents {
@@ -74,29 +80,41 @@ impl Consents {
         if self.begun.contains(&(agent, request.request_id.clone())) {
             return Decision::Repeated;
         }
-        let tool = self.tools.get(&request.tool);
-        let tool = tool.filter(|tool| tool.scope == request.scope);
-        let Some(tool) = tool.filter(|_| me == Principal::User(request.asked)) else {
+        let sensitivity = self.sensitivity(request, manifest);
+        let Some(sensitivity) = sensitivity.filter(|_| me == Principal::User(request.asked)) else {
             return Decision::Unable;
         };
+        if sensitivity == Sensitivity::High {
+            return Decision::Ask;
+        }
+        let remembered = (conversation, agent, request.tool.clone());
+        if self
+            .remembered
+            .get(&remembered)
+            .is_some_and(|end| now < *end)
+        {
+            return Decision::Execute;
+        }
         let approval = (conversation, agent, request.scope.clone());
         let Some(last) = self.approved.get_mut(&approval) else {
             return Decision::Ask;
         };
-        let unasked = match manifest.map_or(tool.sensitivity, |raised| tool.sensitivity.max(raised))
-        {
-            Sensitivity::Low => true,
-            Sensitivity::Medium => now.saturating_sub(*last) < MEDIUM_WINDOW,
-            Sensitivity::High => false,
-        };
-        if unasked {
+        let is_recent = now.saturating_sub(*last) < MEDIUM_WINDOW;
+        if sensitivity == Sensitivity::Low || is_recent {
             *last = now.max(*last);
             return Decision::Execute;
         }
         Decision::Ask
     }
 
-    /// The person approved an agent here, by a prompt or a grant.
+    /// The sensitivity of a request for a tool of this device; none for any other.
+    fn sensitivity(&self, request: &Request, manifest: Option<Sensitivity>) -> Option<Sensitivity> {
+        let tool = self.tools.get(&request.tool)?;
+        let raised = manifest.map_or(tool.sensitivity, |raised| tool.sensitivity.max(raised));
+        (tool.scope == request.scope).then_some(raised)
+    }
+
+    /// The person approved an agent here, by a grant.
     pub fn approve(&mut self, conversation: Id, agent: Principal, scope: &str, now: u64) {
         self.approved
             .insert((conversation, agent, scope.to_owned()), now);
@@ -106,6 +124,50 @@ impl Consents {
     pub fn withdraw(&mut self, conversation: Id, agent: Principal, scope: &str) {
         self.approved
             .remove(&(conversation, agent, scope.to_owned()));
+    }
+
+    /// The person lets this agent use this tool here unasked, for 1 to [`MAX_REMEMBERED_DAYS`] days.
+    /// False for another number, for a `high` tool, and for what is no tool of this device.
+    pub fn remember(
+        &mut self,
+        conversation: Id,
+        agent: Principal,
+        request: &Request,
+        manifest: Option<Sensitivity>,
+        (days, now): (u32, u64),
+    ) -> bool {
+        let sensitivity = self.sensitivity(request, manifest);
+        let is_fit = sensitivity.is_some_and(|it| it < Sensitivity::High)
+            && (1..=MAX_REMEMBERED_DAYS).contains(&days);
+        if is_fit {
+            let end = now.saturating_add(u64::from(days) * DAY_MS);
+            let tool = (conversation, agent, request.tool.clone());
+            self.remembered.insert(tool, end);
+        }
+        is_fit
+    }
+
+    /// The person takes every approval of an agent back: of a scope or of all, in a conversation or
+    /// in all. True if there was one.
+    pub fn withdraw_all(
+        &mut self,
+        agent: Principal,
+        scope: Option<&str>,
+        conversation: Option<Id>,
+    ) -> bool {
+        let is_meant = |of: &(Id, Principal, String), of_scope: Option<&str>| {
+            of.1 == agent
+                && conversation.is_none_or(|it| it == of.0)
+                && (scope.is_none() || of_scope.is_none() || scope == of_scope)
+        };
+        let before = self.approved.len() + self.remembered.len();
+        self.approved.retain(|of, _| !is_meant(of, Some(&of.2)));
+        let tools = &self.tools;
+        // A tool that has left the table has no scope to tell: it goes as well.
+        let scope_of = |tool: &str| tools.get(tool).map(|tool| tool.scope.as_str());
+        self.remembered
+            .retain(|of, _| !is_meant(of, scope_of(&of.2)));
+        self.approved.len() + self.remembered.len() < before
     }
 
     /// The records, for a store. The table of tools is not among them.
@@ -119,9 +181,16 @@ impl Consents {
             .map(|((conversation, agent, scope), at)| {
                 json!([hex(*conversation), hex(agent.to_bytes()), scope, at])
             });
+        let remembered = self
+            .remembered
+            .iter()
+            .map(|((conversation, agent, tool), end)| {
+                json!([hex(*conversation), hex(agent.to_bytes()), tool, end])
+            });
         json!({
             "begun": begun.collect::<Vec<_>>(),
             "approved": approved.collect::<Vec<_>>(),
+            "remembered": remembered.collect::<Vec<_>>(),
         })
     }
 
@@ -138,12 +207,18 @@ impl Consents {
             let id = entry[1].as_str().ok_or(Error::Malformed)?.to_owned();
             consents.begun.insert((agent(&entry[0])?, id));
         }
-        for entry in list("approved")? {
-            let scope = entry[2].as_str().ok_or(Error::Malformed)?.to_owned();
+        let record = |entry: &Value| {
+            let name = entry[2].as_str().ok_or(Error::Malformed)?.to_owned();
             let at = entry[3].as_u64().ok_or(Error::Malformed)?;
-            let approval = (bytes(&entry[0])?, agent(&entry[1])?, scope);
-            consents.approved.insert(approval, at);
-        }
+            Ok(((bytes(&entry[0])?, agent(&entry[1])?, name), at))
+        };
+        consents.approved = list("approved")?
+            .iter()
+            .map(record)
+            .collect::<Result<_>>()?;
+        // Documents of before hold none.
+        let remembered = stored["remembered"].as_array().into_iter().flatten();
+        consents.remembered = remembered.map(record).collect::<Result<_>>()?;
         Ok(consents)
     }
 
@@ -231,5 +306,73 @@ mod tests {
         let other = second.decide(me, [4; 16], agent, &request, None, 6);
         assert_eq!(other, Decision::Ask, "another conversation");
         assert!(Consents::restore(BTreeMap::new(), &json!([])).is_err());
+        let mut before = first.store();
+        before
+            .as_object_mut()
+            .expect("an object")
+            .remove("remembered");
+        assert!(Consents::restore(BTreeMap::new(), &before).is_ok());
+    }
+
+    #[test]
+    fn a_tool_is_silent_for_the_days_that_the_person_says() {
+        const HERE: Id = [3; 16];
+        let (me, agent) = (Principal::User([1; 16]), Principal::Agent([2; 16]));
+        let tool = |scope: &str, sensitivity| Tool {
+            scope: scope.to_owned(),
+            sensitivity,
+        };
+        let tools = BTreeMap::from([
+            ("ping".to_owned(), tool("net", Sensitivity::Medium)),
+            ("scan".to_owned(), tool("net", Sensitivity::Low)),
+            ("wipe".to_owned(), tool("net", Sensitivity::High)),
+        ]);
+        let request = |tool: &str| Request {
+            asked: [1; 16],
+            request_id: "one".to_owned(),
+            tool: tool.to_owned(),
+            scope: "net".to_owned(),
+            device_id: None,
+        };
+        let (ping, scan, wipe) = (request("ping"), request("scan"), request("wipe"));
+        let mut consents = Consents::new(tools.clone());
+        for (request, days, is_fit) in [
+            (&ping, 0, false),
+            (&ping, 31, false),
+            (&wipe, 30, false),
+            (&request("none"), 1, false),
+            (&ping, 30, true),
+        ] {
+            let done = consents.remember(HERE, agent, request, None, (days, 5));
+            assert_eq!(done, is_fit, "{} for {days}", request.tool);
+        }
+        let raised = Some(Sensitivity::High);
+        assert!(!consents.remember(HERE, agent, &scan, raised, (1, 5)));
+
+        let stored = consents.store();
+        let mut restored = Consents::restore(tools, &stored).expect("a store");
+        assert_eq!(restored.store(), stored);
+        let end = 5 + 30 * DAY_MS;
+        for (request, manifest, now, decision) in [
+            (&ping, None, end - 1, Decision::Execute),
+            (&ping, None, end, Decision::Ask),
+            (&ping, raised, 6, Decision::Ask),
+            (&scan, None, 6, Decision::Ask),
+            (&wipe, None, 6, Decision::Ask),
+        ] {
+            let decided = restored.decide(me, HERE, agent, request, manifest, now);
+            assert_eq!(decided, decision, "{} at {now}", request.tool);
+        }
+        let elsewhere = restored.decide(me, [4; 16], agent, &ping, None, 6);
+        assert_eq!(elsewhere, Decision::Ask);
+
+        restored.approve(HERE, agent, "net", 5);
+        assert!(!restored.withdraw_all(agent, Some("other"), None));
+        assert!(!restored.withdraw_all(agent, None, Some([4; 16])));
+        assert!(restored.withdraw_all(agent, Some("net"), Some(HERE)));
+        for request in [&ping, &scan] {
+            let decided = restored.decide(me, HERE, agent, request, None, 6);
+            assert_eq!(decided, Decision::Ask, "{}", request.tool);
+        }
     }
 }

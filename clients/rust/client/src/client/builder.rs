@@ -1,6 +1,6 @@
 //! How a person's client begins.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use blindpipe_e2ee::{
     consent::{Sensitivity, Tool},
@@ -10,13 +10,14 @@ use blindpipe_protocol::{
     accounts::{CodeSent, Login, LoginCode, Register, Scene, SendCode},
     text::{DeviceId, DeviceName, DisplayName, EmailAddress, Locale, MailedCode, Platform, Secret},
 };
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Client, Held, Inner, Tools, account::Account, state};
+use super::{Client, Held, Inner, Tools, account::Account, state, tool_requests::ToolHandler};
 use crate::{
-    Clock, Error, Hook, Result, Server, Store,
+    Clock, Content, Error, Hook, Result, Server, Store,
     hooks::Hooks,
     transport::{Bearer, Http, new_id},
 };
@@ -30,6 +31,7 @@ pub struct ClientBuilder {
     policy: Policy,
     store: Option<Arc<dyn Store>>,
     tools: Tools,
+    tool_handlers: HashMap<String, ToolHandler>,
     hooks: Hooks,
     clock: Clock,
 }
@@ -59,6 +61,7 @@ impl ClientBuilder {
             policy: Policy::default(),
             store: None,
             tools: Tools::new(),
+            tool_handlers: HashMap::new(),
             hooks: Hooks::default(),
             clock: Clock::default(),
         }
@@ -109,6 +112,26 @@ impl ClientBuilder {
         };
         self.tools.insert(name.to_owned(), tool);
         self
+    }
+
+    /// A tool that this device has, and its handler: [`super::ToolRequest::execute`] runs it with the
+    /// name of the tool and the arguments.
+    #[must_use]
+    pub fn tool_with<F>(
+        mut self,
+        name: &str,
+        scope: &str,
+        sensitivity: Sensitivity,
+        run: impl Fn(String, Content) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Value>> + Send + 'static,
+    {
+        let run = move |tool, arguments| -> BoxFuture<'static, Result<Value>> {
+            Box::pin(run(tool, arguments))
+        };
+        self.tool_handlers.insert(name.to_owned(), Arc::new(run));
+        self.tool(name, scope, sensitivity)
     }
 
     /// Tells what happens to this client. It never gets a secret or a text.
@@ -259,6 +282,7 @@ impl ClientBuilder {
             store: self.store,
             policy: self.policy,
             choices: Mutex::new(choices),
+            tool_handlers: self.tool_handlers,
             held: Mutex::new(Held {
                 document,
                 ..Held::default()

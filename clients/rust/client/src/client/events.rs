@@ -14,6 +14,7 @@ use blindpipe_e2ee::{
 };
 use blindpipe_protocol::{
     cursor::Cursor,
+    events::Event,
     frames::{Auth, ClientFrame, Ready, ResyncRequired, UserAuth},
     ids::{ConnectionId, ConversationId, EventId, MessageId, Principal},
     inbox::AckFrame,
@@ -51,7 +52,8 @@ pub enum ClientEvent {
         /// The message.
         received: Box<Received>,
     },
-    /// An agent asks this device to run a tool.
+    /// An agent asks this device to run a tool. One that names this device and that this device
+    /// does not have was answered `unknown_tool`, and comes as [`ClientEvent::Event`].
     ToolRequest(Box<ToolRequest>),
     /// Any other event.
     Event(InboxEvent),
@@ -317,6 +319,7 @@ impl Events {
     async fn read_event(&mut self, event: InboxEvent) -> Result<Option<ClientEvent>> {
         let session = self.client.session()?;
         session.observe(&event).await;
+        self.withdraw_after(&event)?;
         match event.event.as_str() {
             "message.created" if session.has_keys() => {
                 let message = event.message()?;
@@ -328,10 +331,31 @@ impl Events {
                     .client
                     .open_tool_request(call.ok_or(Malformed)?)
                     .await?;
+                if Box::pin(request.answer_if_unknown()).await? {
+                    return Ok(Some(ClientEvent::Event(event)));
+                }
                 Ok(Some(ClientEvent::ToolRequest(Box::new(request))))
             }
             _ => Ok(Some(ClientEvent::Event(event))),
         }
+    }
+
+    /// What an agent was approved ends with its relation, its grant and its membership.
+    fn withdraw_after(&self, event: &InboxEvent) -> Result<()> {
+        match event.known() {
+            Some(Event::RelationRevoked(relation)) => {
+                self.client.withdraw(relation.agent_id, None)?;
+            }
+            Some(Event::GrantRevoked(grant)) => self.client.withdraw_grant(&grant)?,
+            Some(Event::MemberRemoved(change)) => {
+                if let Principal::Agent(agent_id) = change.member.principal_id {
+                    let conversation = Some(change.conversation_id);
+                    self.client.withdraw_in(conversation, agent_id, None)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     async fn read_message(

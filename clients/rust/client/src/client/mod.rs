@@ -59,6 +59,7 @@ struct Inner {
     store: Option<Arc<dyn Store>>,
     policy: Policy,
     choices: Mutex<Choices>,
+    tool_handlers: HashMap<String, tool_requests::ToolHandler>,
     held: Mutex<Held>,
     /// The sends of a conversation, one after the other.
     turns: Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>,
@@ -158,6 +159,10 @@ impl Client {
         let me = blindpipe_e2ee::Principal::User(me);
         let mut choices = self.0.choices.lock();
         look(&mut choices.consents, me, self.0.clock.now_ms())
+    }
+
+    fn tool_handler(&self, tool: &str) -> Option<tool_requests::ToolHandler> {
+        self.0.tool_handlers.get(tool).cloned()
     }
 
     fn turn(&self, id: ConversationId) -> Arc<tokio::sync::Mutex<()>> {
@@ -266,7 +271,8 @@ impl Client {
         Ok((page.data, page.next_cursor))
     }
 
-    /// Decides about an agent's request for scopes. An approval counts on this device too.
+    /// Decides about an agent's request for scopes. An approval counts on this device too: tools of
+    /// these scopes run unasked, by their sensitivity.
     ///
     /// # Errors
     ///
@@ -289,6 +295,53 @@ impl Client {
             self.save()?;
         }
         Ok(grant)
+    }
+
+    /// Takes a grant back, and what this device was approved for its scopes.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service; [`Error::Store`].
+    pub async fn revoke_grant(&self, id: GrantId) -> Result<Grant> {
+        let grant: Grant = self
+            .http()
+            .data(Call::delete(format!("/grants/{id}")))
+            .await?;
+        self.withdraw_grant(&grant)?;
+        Ok(grant)
+    }
+
+    fn withdraw_grant(&self, grant: &Grant) -> Result<()> {
+        let conversation = Some(grant.conversation_id);
+        for scope in &grant.scopes {
+            self.withdraw_in(conversation, grant.agent_id, Some(scope))?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what an agent was approved on this device, in every conversation: for a scope, or
+    /// for all. Its next requests ask. True if there was something.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn withdraw(&self, agent_id: AgentId, scope: Option<&str>) -> Result<bool> {
+        self.withdraw_in(None, agent_id, scope)
+    }
+
+    fn withdraw_in(
+        &self,
+        conversation: Option<ConversationId>,
+        agent_id: AgentId,
+        scope: Option<&str>,
+    ) -> Result<bool> {
+        let agent = principal(Principal::Agent(agent_id));
+        let conversation = conversation.map(|id| id.0.into_bytes());
+        let is_gone = self.consent(|it, _, _| it.withdraw_all(agent, scope, conversation));
+        if is_gone {
+            self.save()?;
+        }
+        Ok(is_gone)
     }
 
     /// Events, over a socket that reconnects.

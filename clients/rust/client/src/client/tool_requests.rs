@@ -1,6 +1,12 @@
 //! Tool calls on this device: shown, decided, executed once, signed.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use blindpipe_e2ee::{
+    Id, Principal as Owner,
     consent::{Decision, Sensitivity},
     envelope::{Place, Request},
 };
@@ -10,14 +16,23 @@ use blindpipe_protocol::{
     text::AnswerReason,
     tool_calls::{AnswerStatus, RespondArtifact, ToolCall, ToolCallState},
 };
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::Client;
 use crate::{
-    Content, Result,
+    Content, Error, Result,
     session::{Found, SealOptions, envelope_of, payload_of, principal, unix_ms},
     transport::Call,
 };
+
+const NO_HANDLER: Error = Error::Usage("the tool has no handler; give one to execute_with");
+const NOT_REMEMBERED: Error =
+    Error::Usage("a tool of this device that is not `high` is remembered for 1 to 30 days");
+
+/// Runs a tool of this device by its name.
+pub(super) type ToolHandler =
+    Arc<dyn Fn(String, Content) -> BoxFuture<'static, Result<Value>> + Send + Sync>;
 
 /// An agent's wish to run a tool here. Show the decrypted arguments, never the prompt alone.
 pub struct ToolRequest {
@@ -27,6 +42,8 @@ pub struct ToolRequest {
     arguments: Content,
     prompt: Option<String>,
     digest: [u8; 32],
+    /// The person approved this request, and it was not executed yet.
+    is_approved: AtomicBool,
 }
 
 impl ToolRequest {
@@ -49,49 +66,141 @@ impl ToolRequest {
     }
 
     /// Decides by this device's own table of tools and its own records: the server's word can only
-    /// raise the sensitivity.
+    /// raise the sensitivity. A request that names another device is not for this one.
     #[must_use]
     pub fn decide(&self) -> Decision {
-        let manifest = match self.call.sensitivity {
-            agents::Sensitivity::Low => Sensitivity::Low,
-            agents::Sensitivity::Medium => Sensitivity::Medium,
-            agents::Sensitivity::High => Sensitivity::High,
-        };
+        if !self.is_for_this_device() {
+            return Decision::Unable;
+        }
         self.client.consent(|consents, me, now| {
-            let agent = principal(Principal::Agent(self.call.agent_id));
-            let conversation = self.call.conversation_id.0.into_bytes();
-            consents.decide(me, conversation, agent, &self.request, Some(manifest), now)
+            let (conversation, agent) = self.origin();
+            let manifest = Some(self.manifest());
+            consents.decide(me, conversation, agent, &self.request, manifest, now)
         })
     }
 
-    /// The person agreed: this agent may use the scope here, by the rules of its sensitivity.
+    fn is_for_this_device(&self) -> bool {
+        let named = self.request.device_id.as_ref();
+        named.is_none_or(|named| self.client.device_id().is_ok_and(|own| own == *named))
+    }
+
+    fn origin(&self) -> (Id, Owner) {
+        let agent = principal(Principal::Agent(self.call.agent_id));
+        (self.call.conversation_id.0.into_bytes(), agent)
+    }
+
+    fn manifest(&self) -> Sensitivity {
+        match self.call.sensitivity {
+            agents::Sensitivity::Low => Sensitivity::Low,
+            agents::Sensitivity::Medium => Sensitivity::Medium,
+            agents::Sensitivity::High => Sensitivity::High,
+        }
+    }
+
+    /// The person agreed to this request, as it is shown, once. Later requests ask again.
+    pub fn approve(&self) {
+        self.is_approved.store(true, Ordering::Relaxed);
+    }
+
+    /// The person lets this agent use this tool in this conversation unasked, for 1 to 30 days.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Store`].
-    pub fn approve(&self) -> Result<()> {
-        self.client.consent(|consents, _, now| {
-            let agent = principal(Principal::Agent(self.call.agent_id));
-            let conversation = self.call.conversation_id.0.into_bytes();
-            consents.approve(conversation, agent, &self.call.scope, now);
+    /// [`Error::Usage`] for another number of days, a `high` tool, and no tool of this device;
+    /// [`Error::Store`].
+    pub fn remember(&self, days: u32) -> Result<()> {
+        let is_remembered = self.client.consent(|consents, _, now| {
+            let (conversation, agent) = self.origin();
+            let manifest = Some(self.manifest());
+            consents.remember(conversation, agent, &self.request, manifest, (days, now))
         });
+        if !is_remembered {
+            return Err(NOT_REMEMBERED);
+        }
         self.client.save()
     }
 
-    /// Runs the tool once, and answers with its result in this device's name. Whatever began before
-    /// is not run again.
+    /// Runs the handler of this device's table as [`Self::execute_with`] does.
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Store`] before anything ran; every refusal of the service.
-    pub async fn execute<F>(&self, run: impl FnOnce(&Content) -> F) -> Result<()>
+    /// As [`Self::execute_with`]; [`Error::Usage`] if the tool has no handler.
+    pub async fn execute(&self) -> Result<()> {
+        if !self.may_run().await? {
+            return Ok(());
+        }
+        let handler = self.client.tool_handler(&self.call.tool);
+        let handler = handler.ok_or(NO_HANDLER)?;
+        self.run(|tool, arguments| handler(tool, arguments)).await
+    }
+
+    /// Runs the tool once, and answers with its result in this device's name. `run` gets the name
+    /// of the tool and the arguments. Whatever began before is not run again. A tool that this
+    /// device does not know is answered `failed`, `unknown_tool`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotApproved`] if [`Self::decide`] does not say `Execute` and the person did not
+    /// [`Self::approve`]; [`Error::Store`] before anything ran; every refusal of the service.
+    pub async fn execute_with<F>(&self, run: impl FnOnce(String, Content) -> F) -> Result<()>
     where
         F: Future<Output = Result<Value>>,
     {
+        if !self.may_run().await? {
+            return Ok(());
+        }
+        self.run(run).await
+    }
+
+    /// Whether the tool is to run now; false if it was answered, now or before.
+    async fn may_run(&self) -> Result<bool> {
+        match self.decide() {
+            Decision::Execute => Ok(true),
+            Decision::Ask if self.is_approved.load(Ordering::Relaxed) => Ok(true),
+            Decision::Repeated => Ok(false),
+            Decision::Unable if self.is_unknown() => {
+                self.answer_unknown().await?;
+                Ok(false)
+            }
+            Decision::Ask | Decision::Unable => Err(Error::NotApproved),
+        }
+    }
+
+    /// Whether it is for this person and this device, which has no such tool.
+    fn is_unknown(&self) -> bool {
+        let is_asked = self
+            .client
+            .user_id()
+            .is_ok_and(|me| me == self.call.user_id);
+        is_asked && self.is_for_this_device() && self.decide() == Decision::Unable
+    }
+
+    async fn answer_unknown(&self) -> Result<()> {
         if !self.begin()? {
             return Ok(());
         }
-        match run(&self.arguments).await {
+        let reason = Some("unknown_tool");
+        self.respond(AnswerStatus::Failed, reason, &json!({})).await
+    }
+
+    /// Answers at once if it names this device, which has no such tool: no other device can run it.
+    pub(super) async fn answer_if_unknown(&self) -> Result<bool> {
+        if self.request.device_id.is_none() || !self.is_unknown() {
+            return Ok(false);
+        }
+        self.answer_unknown().await?;
+        Ok(true)
+    }
+
+    async fn run<F>(&self, run: impl FnOnce(String, Content) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<Value>>,
+    {
+        self.is_approved.store(false, Ordering::Relaxed);
+        if !self.begin()? {
+            return Ok(());
+        }
+        match run(self.call.tool.clone(), self.arguments.clone()).await {
             Ok(result) => {
                 let content = json!({ "result": result });
                 self.respond(AnswerStatus::Executed, None, &content).await
@@ -108,7 +217,7 @@ impl ToolRequest {
     ///
     /// # Errors
     ///
-    /// As [`Self::execute`].
+    /// As [`Self::execute_with`], but for [`Error::NotApproved`].
     pub async fn deny(&self, reason: &str) -> Result<()> {
         if !self.begin()? {
             return Ok(());
@@ -119,7 +228,7 @@ impl ToolRequest {
 
     /// Noted durably before anything is executed. False if it began before.
     fn begin(&self) -> Result<bool> {
-        let agent = principal(Principal::Agent(self.call.agent_id));
+        let (_, agent) = self.origin();
         let id = &self.call.request_id;
         let is_new = self
             .client
@@ -191,6 +300,7 @@ impl Client {
             request,
             digest,
             call,
+            is_approved: AtomicBool::default(),
         })
     }
 }

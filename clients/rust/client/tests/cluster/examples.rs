@@ -6,9 +6,10 @@ use std::{
 };
 
 use blindpipe_client::{
-    Error, Result,
+    Client, Error, Result,
     agent::Agent,
     client::{ClientEvent, Conversation},
+    e2ee::consent::Sensitivity,
     protocol::{agents::Manifest, grants::Decision},
     testing::{TestAgent, TestUser},
 };
@@ -28,7 +29,9 @@ struct Example {
 #[expect(clippy::zombie_processes, reason = "`stop` waits for it")]
 async fn start(name: &str) -> Result<Example> {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await?;
+    let builder = Client::builder(cluster.node(0)?);
+    let builder = builder.tool("send_email", "notification:send", Sensitivity::High);
+    let ada = cluster.user_with("ada", builder).await?;
     let manifest: Manifest = serde_json::from_value(json!({
         "tools": [{ "name": "send_email", "scope": "notification:send" }],
         "permission_scopes": [{ "scope": "notification:send", "sensitivity": "low" }],
@@ -146,13 +149,14 @@ async fn approval_asks_a_device_which_executes_once_and_signs() -> Result<()> {
     assert_eq!(request.arguments()["to"], "team@example.com");
     assert_eq!(request.arguments()["text"], "hello");
     assert_eq!(request.prompt(), Some("Send this to the team?"));
+    request.approve();
     for _ in 0..2 {
-        let send = async |mail: &blindpipe_client::Content| {
-            mails.lock().push(mail.clone().into());
+        let sent = mails.clone();
+        let send = async move |_, mail: blindpipe_client::Content| {
+            sent.lock().push(mail.into());
             Ok::<_, Error>(Value::Null)
         };
-        let mail = request.arguments().clone();
-        request.execute(|_| send(&mail)).await?;
+        request.execute_with(send).await?;
     }
     assert_eq!(events.answer(&example.conversation).await.text(), "Sent.");
     assert_eq!(mails.lock().len(), 1);

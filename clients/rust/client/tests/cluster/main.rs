@@ -1,5 +1,6 @@
 //! Agents and people on two nodes of a real cluster.
 
+mod approvals;
 mod attacks;
 mod backlogs;
 mod basics;

@@ -9,77 +9,24 @@ use std::{
 };
 
 use blindpipe_client::{
-    Agent, Clock, Content, Error,
-    agent::{AgentBuilder, ToolCall},
-    client::{ClientEvent, ToolRequest},
+    Clock, Content, Error,
     e2ee::consent::{Decision, Sensitivity},
-    protocol::{agents::Manifest, grants},
-    testing::{TestAgent, TestUser},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Proxy, flip, victim_with};
 use crate::{
+    approvals::{SCOPE, TOOL, agent_of, asking, grant, next_request, person, send_email},
     faults::Fault,
     proxy::{in_event, without},
-    support::{Shared, Watch, cluster, running, until, watch},
+    support::{cluster, running, until, watch},
 };
-
-const TOOL: &str = "send_email";
-const SCOPE: &str = "notification:send";
-
-async fn agent_of(cluster: &Shared, ada: &TestUser) -> TestAgent {
-    let manifest: Manifest = serde_json::from_value(json!({
-        "tools": [{ "name": TOOL, "scope": SCOPE }],
-        "permission_scopes": [{ "scope": SCOPE, "sensitivity": "low" }],
-    }))
-    .expect("a manifest");
-    let agent = cluster.agent("asking", &ada.client, Some(&manifest)).await;
-    agent.expect("an agent")
-}
-
-fn send_email(text: &str) -> ToolCall {
-    let mut arguments = Content::new();
-    arguments.insert("text".to_owned(), text.into());
-    ToolCall {
-        tool: TOOL.to_owned(),
-        scope: SCOPE.to_owned(),
-        arguments,
-        ..ToolCall::default()
-    }
-}
-
-/// Asks for a tool with each message, and answers with what came of it.
-fn asking(builder: AgentBuilder) -> AgentBuilder {
-    builder.on_message(async |ctx| {
-        let result = ctx.call(send_email(ctx.text())).await?;
-        let reason = result.reason.unwrap_or_default();
-        ctx.reply(format!("{:?} {reason}", result.status)).await
-    })
-}
-
-/// The agent asks for its scope, and Ada approves.
-async fn grant(ada: &TestUser, agent: &Agent, of: &blindpipe_client::client::Conversation) {
-    let scopes = vec![SCOPE.to_owned()];
-    let grant = agent.request_grant(of.id(), scopes, None).await;
-    let id = grant.expect("asked").grant_id;
-    let decided = ada.client.decide_grant(id, grants::Decision::Approve).await;
-    decided.expect("approved");
-}
-
-async fn next_request(events: &mut Watch) -> Box<ToolRequest> {
-    loop {
-        if let ClientEvent::ToolRequest(request) = events.next().await {
-            return request;
-        }
-    }
-}
 
 #[tokio::test]
 async fn the_server_can_refuse_for_a_person_and_not_consent() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
+    let ada = person(&cluster, Sensitivity::Low).await;
     let made = agent_of(&cluster, &ada).await;
     let proxy = Proxy::before(&cluster, 1).await;
     let agent = running(asking(proxy.agent(&made))).await;
@@ -116,7 +63,7 @@ async fn the_server_can_refuse_for_a_person_and_not_consent() {
     });
     conversation.send("first").await.expect("sent");
     let request = next_request(&mut events).await;
-    let ran = request.execute(|_| async { Ok(Value::Null) }).await;
+    let ran = request.execute_with(|_, _| async { Ok(Value::Null) }).await;
     ran.expect("executed");
     let answer = events.answer(&conversation).await;
     assert_eq!(answer.text(), "Executed ");
@@ -173,17 +120,17 @@ async fn a_device_runs_what_its_agent_asked_once_and_nothing_else() {
     });
     conversation.send("hello").await.expect("sent");
     let harmless = next_request(&mut events).await;
-    harmless.approve().expect("stored");
+    harmless.approve();
     // The device's own table says that this tool asks each time.
     assert_eq!(harmless.decide(), Decision::Ask);
     let runs = Arc::new(Mutex::new(0));
     for request in [harmless, next_request(&mut events).await] {
-        let (counting, text) = (runs.clone(), request.arguments()["text"].clone());
-        let run = move |_: &Content| {
+        let counting = runs.clone();
+        let run = async move |_, arguments: Content| {
             *counting.lock() += 1;
-            async move { Ok(text) }
+            Ok(arguments["text"].clone())
         };
-        request.execute(run).await.expect("executed");
+        request.execute_with(run).await.expect("executed");
     }
     assert_eq!(*runs.lock(), 1, "the second one is the first");
     let answer = events.answer(&conversation).await;
@@ -211,7 +158,7 @@ async fn a_device_runs_what_its_agent_asked_once_and_nothing_else() {
 #[tokio::test]
 async fn an_outcome_whose_event_was_dropped_is_read() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
+    let ada = person(&cluster, Sensitivity::Low).await;
     let made = agent_of(&cluster, &ada).await;
     let proxy = Proxy::before(&cluster, 1).await;
     proxy.on_frame(without("artifact_response"));
@@ -221,7 +168,7 @@ async fn an_outcome_whose_event_was_dropped_is_read() {
     let mut events = watch(&ada).await;
     conversation.send("hello").await.expect("sent");
     let request = next_request(&mut events).await;
-    let ran = request.execute(|_| async { Ok(Value::Null) }).await;
+    let ran = request.execute_with(|_, _| async { Ok(Value::Null) }).await;
     ran.expect("executed");
     let answer = events.answer(&conversation).await;
     assert_eq!(answer.text(), "Executed ");
@@ -231,7 +178,7 @@ async fn an_outcome_whose_event_was_dropped_is_read() {
 #[tokio::test]
 async fn a_look_for_an_outcome_goes_on_until_it_is_refused_for_good() {
     let cluster = cluster().await;
-    let ada = cluster.user("ada").await.expect("a person");
+    let ada = person(&cluster, Sensitivity::Low).await;
     let made = agent_of(&cluster, &ada).await;
     let proxy = Proxy::before(&cluster, 1).await;
     let agent = proxy.agent(&made).on_message(async |ctx| {
