@@ -59,13 +59,13 @@ pub(crate) struct Core {
 struct AgentToken(Secret);
 
 impl Bearer for AgentToken {
-    fn token(&self) -> BoxFuture<'_, Option<String>> {
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>>> {
         let token = self.0.expose().to_owned();
-        std::future::ready(Some(token)).boxed()
+        std::future::ready(Ok(Some(token))).boxed()
     }
 
-    fn renew(&self) -> BoxFuture<'_, bool> {
-        std::future::ready(false).boxed()
+    fn renew(&self) -> BoxFuture<'_, Result<bool>> {
+        std::future::ready(Ok(false)).boxed()
     }
 }
 

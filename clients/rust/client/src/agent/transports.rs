@@ -157,8 +157,8 @@ impl SocketOwner for SocketReader {
         auth.boxed()
     }
 
-    fn renew(&self) -> BoxFuture<'_, bool> {
-        std::future::ready(false).boxed()
+    fn renew(&self) -> BoxFuture<'_, Result<bool>> {
+        std::future::ready(Ok(false)).boxed()
     }
 
     fn holders(&self) -> BoxFuture<'_, Vec<ConnectionId>> {

@@ -132,30 +132,40 @@ impl Account {
         self.state.lock().token = Some((token.to_owned(), ends));
     }
 
-    fn current(&self) -> Option<String> {
+    /// The token, if `longer` of its life is left.
+    fn current(&self, longer: Duration) -> Option<String> {
         let state = self.state.lock();
         let (token, ends) = state.token.as_ref()?;
-        (*ends > Instant::now() + RENEW_BEFORE).then(|| token.clone())
+        (*ends > Instant::now() + longer).then(|| token.clone())
     }
 
-    /// The access token of this moment.
-    pub(super) async fn access_token(&self) -> Option<String> {
-        if let Some(token) = self.current() {
-            return Some(token);
+    /// The access token of this moment; none if the session has ended.
+    pub(super) async fn access_token(&self) -> Result<Option<String>> {
+        if let Some(token) = self.current(RENEW_BEFORE) {
+            return Ok(Some(token));
         }
-        self.renew_from(None).await;
-        let state = self.state.lock();
-        state.token.as_ref().map(|(token, _)| token.clone())
+        match self.renew_from(None).await {
+            Ok(true) => {
+                let state = self.state.lock();
+                Ok(state.token.as_ref().map(|(token, _)| token.clone()))
+            }
+            Ok(false) => Ok(None),
+            // While nobody renews it, the token of before counts to its end.
+            Err(error) => self.current(Duration::ZERO).map(Some).ok_or(error),
+        }
     }
 
     /// Renews unless somebody else did meanwhile. False if the session has ended.
-    async fn renew_from(&self, refused: Option<String>) -> bool {
+    async fn renew_from(&self, refused: Option<String>) -> Result<bool> {
         let _one = self.renewal.lock().await;
         let is_new = |token: &String| refused.as_ref() != Some(token);
-        if self.current().is_some_and(|token| is_new(&token)) {
-            return true;
+        if self
+            .current(RENEW_BEFORE)
+            .is_some_and(|token| is_new(&token))
+        {
+            return Ok(true);
         }
-        self.refresh().await.unwrap_or(false)
+        self.refresh().await
     }
 
     /// A new access token and a new cookie. False if the session has ended.
@@ -186,12 +196,12 @@ impl Account {
 }
 
 impl Bearer for Account {
-    fn token(&self) -> BoxFuture<'_, Option<String>> {
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>>> {
         self.access_token().boxed()
     }
 
-    fn renew(&self) -> BoxFuture<'_, bool> {
-        let refused = self.current();
+    fn renew(&self) -> BoxFuture<'_, Result<bool>> {
+        let refused = self.current(RENEW_BEFORE);
         self.renew_from(refused).boxed()
     }
 }

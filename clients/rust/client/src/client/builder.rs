@@ -219,11 +219,11 @@ impl ClientBuilder {
     }
 
     /// Goes on with the session and the keys in the store; none if it holds none, or if the session
-    /// has ended.
+    /// has ended. While the service is away, the session goes on unproven.
     ///
     /// # Errors
     ///
-    /// [`Error::Store`], and what keeps the session from being renewed.
+    /// [`Error::Store`], and what keeps the session from being renewed for good.
     pub async fn resume(self) -> Result<Option<Client>> {
         let account = Account::new(&self.server, self.hooks.clone())?;
         let document = self.load()?;
@@ -234,8 +234,12 @@ impl ClientBuilder {
         // The keys are held before anything is stored anew.
         client.0.account.adopt(identity, cookie);
         client.keep_keys()?;
-        let is_live = client.0.account.refresh().await?;
-        Ok(is_live.then_some(client))
+        match client.0.account.refresh().await {
+            Ok(is_live) => Ok(is_live.then_some(client)),
+            // Only a refusal ends a session: the next call asks again.
+            Err(error) if error.is_retryable() => Ok(Some(client)),
+            Err(error) => Err(error),
+        }
     }
 
     fn own_device(&self) -> DeviceId {

@@ -98,7 +98,7 @@ impl SocketOwner for Owner {
     fn auth(&self) -> BoxFuture<'_, Result<Auth>> {
         let auth = async {
             self.load.room().await;
-            let token = self.client.access_token().await;
+            let token = self.client.access_token().await?;
             let token = token.ok_or(Error::Closed { close_code: None })?;
             Ok(Auth::User(UserAuth {
                 access_token: Secret(token),
@@ -108,7 +108,7 @@ impl SocketOwner for Owner {
         auth.boxed()
     }
 
-    fn renew(&self) -> BoxFuture<'_, bool> {
+    fn renew(&self) -> BoxFuture<'_, Result<bool>> {
         self.client.renew().boxed()
     }
 

@@ -123,11 +123,11 @@ impl Client {
         &self.0.http
     }
 
-    async fn access_token(&self) -> Option<String> {
+    async fn access_token(&self) -> Result<Option<String>> {
         self.0.account.access_token().await
     }
 
-    async fn renew(&self) -> bool {
+    async fn renew(&self) -> Result<bool> {
         use crate::transport::Bearer;
         self.0.account.renew().await
     }

@@ -28,10 +28,11 @@ const DEFAULT_LIMIT_WAIT: Duration = Duration::from_secs(1);
 
 /// The credential of a moment.
 pub(crate) trait Bearer: Send + Sync {
-    fn token(&self) -> BoxFuture<'_, Option<String>>;
+    /// None if there is none any more. A failure says nothing about the credential.
+    fn token(&self) -> BoxFuture<'_, Result<Option<String>>>;
 
-    /// True if a refused call is worth another try.
-    fn renew(&self) -> BoxFuture<'_, bool>;
+    /// True if a refused call is worth another try; false if the credential has ended.
+    fn renew(&self) -> BoxFuture<'_, Result<bool>>;
 }
 
 #[derive(Clone)]
@@ -217,7 +218,7 @@ impl Http {
             if error.code() == Some(Code::Unauthorized) && !renewed {
                 renewed = true;
                 if let Some(bearer) = &self.0.bearer
-                    && bearer.renew().await
+                    && bearer.renew().await?
                 {
                     continue;
                 }
@@ -263,7 +264,7 @@ impl Http {
                 .body(bytes.clone()),
         };
         if let Some(bearer) = &self.0.bearer
-            && let Some(token) = bearer.token().await
+            && let Some(token) = bearer.token().await?
         {
             request = request.bearer_auth(token);
         }

@@ -33,6 +33,8 @@ use crate::{
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Before a renewal that failed is tried again.
+const FIRST_RENEWAL_WAIT: Duration = Duration::from_secs(1);
 const LIMIT_WAIT: Duration = Duration::from_secs(10);
 const FLOOD_WAIT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -76,8 +78,9 @@ pub(crate) trait SocketOwner: Send + Sync {
     /// The credential of this moment.
     fn auth(&self) -> BoxFuture<'_, Result<Auth>>;
 
-    /// Renews the token after a 4401: true if a new one is there.
-    fn renew(&self) -> BoxFuture<'_, bool>;
+    /// Renews the token after a 4401: true if a new one is there, false if the credential has
+    /// ended. A failure says nothing about the credential.
+    fn renew(&self) -> BoxFuture<'_, Result<bool>>;
 
     /// The connections that hold the places, for a 4409.
     fn holders(&self) -> BoxFuture<'_, Vec<ConnectionId>>;
@@ -192,18 +195,25 @@ impl Socket {
         owner: &dyn SocketOwner,
         closing: &CancellationToken,
     ) -> Result<Ending> {
-        let lost = Ending {
+        let lost = |wait| Ending {
             code: NO_STATUS,
-            wait: None,
+            wait,
+        };
+        let auth = tokio::select! {
+            auth = owner.auth() => auth,
+            () = closing.cancelled() => return Ok(lost(None)),
+        };
+        let auth = match auth {
+            Ok(auth) => auth,
+            Err(error @ Error::Closed { .. }) => return Err(error),
+            Err(error) => return Ok(lost(Some(self.wait_for_renewal(&error)))),
         };
         let connected = tokio::select! {
-            connected = self.connect(owner) => connected,
-            () = closing.cancelled() => return Ok(lost),
+            connected = self.connect(auth) => connected,
+            () = closing.cancelled() => return Ok(lost(None)),
         };
-        let mut stream = match connected {
-            Ok(stream) => stream,
-            Err(error @ Error::Closed { .. }) => return Err(error),
-            Err(_) => return Ok(lost),
+        let Ok(mut stream) = connected else {
+            return Ok(lost(None));
         };
         let ending = Box::pin(self.serve(&mut stream, owner, closing)).await;
         self.hooks.call(&Hook::Disconnected {
@@ -213,8 +223,8 @@ impl Socket {
         Ok(ending)
     }
 
-    async fn connect(&self, owner: &dyn SocketOwner) -> Result<Stream> {
-        let auth = ClientFrame::Auth(owner.auth().await?);
+    async fn connect(&self, auth: Auth) -> Result<Stream> {
+        let auth = ClientFrame::Auth(auth);
         let connect =
             connect_async_tls_with_config(self.url.as_str(), None, true, self.connector.clone());
         let connected = timeout(HANDSHAKE_TIMEOUT, Box::pin(connect)).await;
@@ -305,6 +315,17 @@ impl Socket {
         }
     }
 
+    fn wait_for_renewal(&self, error: &Error) -> Duration {
+        let attempt = self.attempt.fetch_add(1, Ordering::Relaxed);
+        let wait = full_jitter(attempt, FIRST_RENEWAL_WAIT, MAX_WAIT);
+        self.hooks.call(&Hook::Retry {
+            attempt: attempt + 1,
+            wait,
+            what: format!("renewal after {}", error.kind()),
+        });
+        wait
+    }
+
     fn take(&self, frame: Frame, owner: &dyn SocketOwner) {
         match frame.kind.as_str() {
             "caught_up" => {
@@ -346,8 +367,10 @@ impl Socket {
         });
         match ending.code {
             4401 => match owner.renew().await {
-                true => Ok(Duration::ZERO),
-                false => closed,
+                Ok(true) => Ok(Duration::ZERO),
+                Ok(false) => closed,
+                // The next connection asks for the token again.
+                Err(error) => Ok(self.wait_for_renewal(&error)),
             },
             4400 | 4403 | 1002 | 1003 | 1007 | 1009 => closed,
             4409 => {
@@ -373,7 +396,8 @@ impl Socket {
 }
 
 async fn renew(owner: &dyn SocketOwner) -> Option<ClientFrame> {
-    if !owner.renew().await {
+    // After the end of the old token, the server asks for a renewal once more.
+    if !matches!(owner.renew().await, Ok(true)) {
         return None;
     }
     match owner.auth().await {

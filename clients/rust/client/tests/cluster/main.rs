@@ -12,6 +12,7 @@ mod people;
 mod proxy;
 mod quickstart;
 mod redis;
+mod renewals;
 mod strangers;
 mod support;
 mod transports;

@@ -25,7 +25,7 @@ use tokio::{
 };
 use tokio_tungstenite::{
     Connector, MaybeTlsStream, WebSocketStream, accept_async, connect_async_tls_with_config,
-    tungstenite::Message,
+    tungstenite::{Message, protocol::CloseFrame},
 };
 
 use crate::{
@@ -62,6 +62,8 @@ struct Rules {
 enum Order {
     /// Ends every socket, as a lost connection does.
     Cut,
+    /// Ends every socket with a close code.
+    Close(u16),
     /// Gives every socket a frame.
     Inject(Value),
 }
@@ -214,6 +216,11 @@ impl Proxy {
             "data": data,
         }));
         FORGED_EVENT
+    }
+
+    /// Closes every open socket as a node does.
+    pub fn close(&self, code: u16) {
+        self.lies.orders.send(Order::Close(code)).ok();
     }
 
     /// Cuts every open socket.
@@ -397,6 +404,11 @@ async fn bridge(stream: TcpStream, lies: Lies) {
                     if client.send(Message::text(frame.to_string())).await.is_err() {
                         return;
                     }
+                }
+                Ok(Order::Close(code)) => {
+                    let frame = CloseFrame { code: code.into(), reason: "".into() };
+                    client.close(Some(frame)).await.ok();
+                    return;
                 }
                 _ => return,
             }
