@@ -77,6 +77,8 @@ impl Error {
         match self {
             Self::Api(error) => error.is_retryable(),
             Self::ConnectionLost => true,
+            // A handler may have wrapped it.
+            Self::Other(error) => error.downcast_ref().is_some_and(Self::is_retryable),
             _ => false,
         }
     }

@@ -122,18 +122,24 @@ impl Core {
         socket.filter(|socket| socket.is_ready())
     }
 
-    /// Keeps pins and marks where the developer said; a failure is told to the hook.
-    pub(super) fn save(&self) {
-        let Some(store) = &self.store else { return };
+    /// Keeps pins and marks where the developer said. A failure is told to the hook, and what was
+    /// not kept is kept by the next save.
+    pub(super) fn save(&self) -> bool {
+        let Some(store) = &self.store else {
+            return true;
+        };
         if !self.session.take_dirty() {
-            return;
+            return true;
         }
         let marks = store_marks(&self.session.marks());
         let pins = self.session.trust.lock().store();
         let document = json!({ "pins": pins, "marks": marks }).to_string();
-        if store.save(document.as_bytes()).is_err() {
+        let is_kept = store.save(document.as_bytes()).is_ok();
+        if !is_kept {
+            self.session.mark_dirty();
             self.hooks.call(&Hook::StoreFailed);
         }
+        is_kept
     }
 }
 

@@ -1,12 +1,13 @@
 //! A developer's handlers, and how they run.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
 use blindpipe_e2ee::{from_base64, ids::Origin};
 use blindpipe_protocol::{ids::Principal, messages::Message};
 use futures_util::{FutureExt, future::BoxFuture};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 
 use super::{
     context::{Answer, Context, Given},
@@ -119,7 +120,13 @@ impl Handlers {
                 stopping: stopping.clone(),
             });
             let layers = self.layers.clone();
-            Next { layers, handlers }.run(context).await?;
+            let run = Next { layers, handlers }.run(context);
+            // A panic of a handler is a failure of its event, not the end of the agent.
+            let ran = AssertUnwindSafe(run).catch_unwind().await;
+            ran.unwrap_or_else(|_| {
+                error!("a handler has panicked");
+                Err(Error::other("a handler has panicked"))
+            })?;
         }
         if let Some(message) = handled {
             core.session.remember(&message).await;

@@ -19,9 +19,18 @@ use super::{
     dispatcher::{Dispatcher, Turn},
     handlers::Handlers,
 };
-use crate::{Error, InboxEvent, Result, hooks::Hook, transport::Load};
+use crate::{
+    ApiError, Error, InboxEvent, Result,
+    hooks::Hook,
+    transport::{Load, full_jitter},
+};
 
 const ACK_INTERVAL: Duration = Duration::from_millis(200);
+/// While the service is away, waits before a handler runs again.
+const FIRST_OUTAGE_WAIT: Duration = Duration::from_secs(1);
+const MAX_OUTAGE_WAIT: Duration = Duration::from_secs(30);
+/// Before a store that failed is asked again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
 const STOP_GRACE: Duration = Duration::from_secs(25);
 
 /// How an inbox is worked on.
@@ -231,10 +240,12 @@ impl Inbox {
         self.load.remove(turn.event.data.as_str().len());
     }
 
-    /// Runs the handlers of an event until they succeed, or the last try has failed.
+    /// Runs the handlers of an event until they succeed, or the last try has failed. An outage of
+    /// the service uses up no try.
     async fn handle(&self, turn: Turn) -> (Turn, bool) {
         let mut delays = self.pace.retry_delays.iter();
         let replayed = turn.event.seq <= self.replayed_to.load(Ordering::Relaxed);
+        let mut outages = 0;
         for attempt in 1.. {
             let (event, stop) = (turn.event.clone(), &self.handlers_stop);
             let processed = self
@@ -242,26 +253,46 @@ impl Inbox {
                 .process(&self.core, event, replayed, stop)
                 .await;
             // The lessons of an event are kept before the event is acknowledged.
-            self.core.save();
-            let Err(error) = processed else { break };
+            let is_kept = self.keep().await;
+            let Err(error) = processed else {
+                return (turn, is_kept);
+            };
             if self.stopping.is_cancelled() {
                 return (turn, false);
             }
-            let Some(wait) = delays.next() else {
+            let wait = if error.is_retryable() {
+                let wait = full_jitter(outages, FIRST_OUTAGE_WAIT, MAX_OUTAGE_WAIT);
+                outages += 1;
+                let hinted = error.api().and_then(ApiError::retry_after);
+                wait.max(hinted.unwrap_or_default())
+            } else if let Some(wait) = delays.next() {
+                *wait
+            } else {
                 let is_handled = self.dead_letter(&turn.event, error);
                 return (turn, is_handled);
             };
             self.core.hooks.call(&Hook::Retry {
                 attempt,
-                wait: *wait,
+                wait,
                 what: format!("handler of {}", turn.event.event),
             });
             tokio::select! {
-                () = tokio::time::sleep(*wait) => {}
+                () = tokio::time::sleep(wait) => {}
                 () = self.stopping.cancelled() => return (turn, false),
             }
         }
         (turn, true)
+    }
+
+    /// Stores what was learned, again and again; false if the agent stops before.
+    async fn keep(&self) -> bool {
+        while !self.core.save() {
+            tokio::select! {
+                () = tokio::time::sleep(STORE_RETRY) => {}
+                () = self.stopping.cancelled() => return self.core.save(),
+            }
+        }
+        true
     }
 
     fn dead_letter(&self, event: &InboxEvent, error: Error) -> bool {

@@ -273,12 +273,17 @@ impl Agent {
 
     /// A receiver of deliveries, signed with a secret. While the secret is rotated, give both:
     /// `["whsec_new…", "whsec_old…"]`.
-    #[must_use]
-    pub fn webhook(&self, secrets: impl Into<WebhookSecrets>) -> Webhook {
-        Webhook {
-            agent: self.clone(),
-            secrets: secrets.into(),
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for a secret of fewer than 24 bytes, such as that of an unset variable.
+    pub fn webhook(&self, secrets: impl Into<WebhookSecrets>) -> Result<Webhook> {
+        let secrets = secrets.into();
+        if !secrets.are_fit() {
+            return Err(Error::Usage("a webhook's secret has 24 bytes or more"));
         }
+        let agent = self.clone();
+        Ok(Webhook { agent, secrets })
     }
 }
 

@@ -10,13 +10,15 @@ use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use sha2::Sha256;
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::{Agent, handlers::told_origin};
 use crate::{InboxEvent, Result};
 
 const TOLERANCE_SECONDS: u64 = 300;
 const DEADLINE: Duration = Duration::from_secs(9);
+/// A shorter secret can be guessed.
+const MIN_SECRET_BYTES: usize = 24;
 const RETRY_SECONDS: u32 = 5;
 
 /// A webhook's secret; the new one and the old one while it is rotated.
@@ -55,7 +57,7 @@ impl<S: Into<String>> FromIterator<S> for WebhookSecrets {
 }
 
 /// Whether a delivery is genuine under any of the secrets, over its bytes as they came and in
-/// constant time.
+/// constant time. Nothing is genuine under a secret of fewer than 24 bytes.
 #[must_use]
 pub fn verify(
     secrets: impl Into<WebhookSecrets>,
@@ -95,11 +97,21 @@ pub fn verify(
     })
 }
 
-/// The bytes behind `whsec_`, or the characters of a secret without that prefix.
+/// The bytes behind `whsec_`, or the characters of a secret without that prefix; none for a secret
+/// that is too short, as an unset variable is.
 fn key_of(secret: &str) -> Option<Vec<u8>> {
-    match secret.strip_prefix("whsec_") {
-        Some(coded) => STANDARD.decode(coded).ok(),
-        None => Some(secret.as_bytes().to_owned()),
+    let key = match secret.strip_prefix("whsec_") {
+        Some(coded) => STANDARD.decode(coded).ok()?,
+        None => secret.as_bytes().to_owned(),
+    };
+    (key.len() >= MIN_SECRET_BYTES).then_some(key)
+}
+
+impl WebhookSecrets {
+    /// Whether each of them can prove something, and there is one.
+    pub(super) fn are_fit(&self) -> bool {
+        let is_fit = |secret: &Secret| key_of(secret.expose()).is_some();
+        !self.0.is_empty() && self.0.iter().all(is_fit)
     }
 }
 
@@ -190,6 +202,10 @@ impl Webhook {
         };
         match tokio::time::timeout(DEADLINE, Box::pin(self.process(event, replayed))).await {
             Ok(Ok(())) => WebhookAnswer::new(200, &json!({})),
+            Ok(Err(failed)) if failed.is_retryable() => {
+                warn!(error = failed.kind(), "the service is away");
+                WebhookAnswer::later("the service is away")
+            }
             Ok(Err(failed)) => {
                 error!(error = failed.kind(), "a handler has failed");
                 WebhookAnswer::new(500, &json!({ "error": "the handler has failed" }))
@@ -273,6 +289,10 @@ mod tests {
         assert!(verify(secret, &good, body, 1300));
         assert!(!verify(secret, &good, body, 1301), "too old");
         assert!(!verify(secret, &good, b"{}", 1000), "another body");
+        for short in ["", "whsec_", "whsec_!", "a secret of 23 bytes.."] {
+            assert!(key_of(short).is_none(), "{short}");
+        }
+        assert!(key_of("a secret of twenty-four.").is_some());
         assert!(!verify("another", &good, body, 1000), "another secret");
         let other = headers("other", "1000", format!("v1,{signature}"));
         assert!(!verify(secret, &other, body, 1000), "another id");

@@ -147,7 +147,11 @@ impl Client {
 
     pub(super) fn save_if_dirty(&self) {
         let session = self.0.held.lock().session.clone();
-        if session.is_some_and(|session| session.take_dirty()) && self.save().is_err() {
+        let Some(session) = session.filter(|session| session.take_dirty()) else {
+            return;
+        };
+        if self.save().is_err() {
+            session.mark_dirty();
             self.tell(&Hook::StoreFailed);
         }
     }

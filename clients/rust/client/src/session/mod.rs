@@ -149,7 +149,7 @@ impl Session {
         self.keys.is_some()
     }
 
-    fn mark_dirty(&self) {
+    pub(crate) fn mark_dirty(&self) {
         self.dirty.store(true, Ordering::Relaxed);
     }
 

@@ -206,7 +206,10 @@ fn receiver(cluster: &DevCluster, agent: &TestAgent, deaths: &Arc<AtomicU32>) ->
         let polls = chance.lock().random_range(1..MAX_DELIVERY_POLLS);
         let (builders, deaths) = (builders.clone(), deaths.clone());
         async move {
-            let webhook = builders[attempt as usize % 2]().build().webhook(SECRET);
+            let webhook = builders[attempt as usize % 2]()
+                .build()
+                .webhook(SECRET)
+                .expect("a secret");
             let mut given = None;
             let life = Mortal {
                 life: Box::pin(async { given = Some(webhook.receive(&headers, &body).await) }),

@@ -8,6 +8,7 @@ mod crashes;
 mod examples;
 mod faults;
 mod marks;
+mod outages;
 mod people;
 mod proxy;
 mod quickstart;

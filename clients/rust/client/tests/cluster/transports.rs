@@ -82,7 +82,10 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
     // While the secret is rotated, the receiver holds the next one as well.
     let next = "whsec_CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg=";
-    let router = hooked.webhook([next, secret]).into_router();
+    let router = hooked
+        .webhook([next, secret])
+        .expect("secrets")
+        .into_router();
     let mut serving = JoinSet::new();
     serving.spawn(async move { axum::serve(listener, router).await });
     let webhook = hooked.set_webhook(&url, secret).await.expect("registered");
@@ -105,9 +108,14 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     assert_eq!(*replayed.lock(), [false, true, false]);
     let forged = hooked
         .webhook(secret)
+        .expect("a secret")
         .receive(&reqwest::header::HeaderMap::new(), b"{}")
         .await;
     assert_eq!(forged.status, 401);
+    for short in ["", "whsec_", "whsec_c2hvcnQ="] {
+        let refused = hooked.webhook([secret, short]).err();
+        assert!(matches!(refused, Some(Error::Usage(_))), "{short}");
+    }
 }
 
 #[tokio::test]

@@ -136,6 +136,7 @@ async fn a_message_that_is_delivered_twice_at_once_is_handled_once() {
     let mut again = event.clone();
     again["event_id"] = ANOTHER_EVENT.into();
     let webhook = busy.webhook(format!("whsec_{}", STANDARD.encode(SECRET)));
+    let webhook = webhook.expect("a secret");
     let receive = async |event: &Value| {
         let (headers, body) = delivery(event);
         webhook.receive(&headers, &body).await

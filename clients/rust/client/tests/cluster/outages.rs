@@ -1,0 +1,207 @@
+//! Handlers that meet an outage, a store that fails, or their own panic; junk at a webhook.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use blindpipe_client::{Context, Hook, MemoryStore, Store};
+use parking_lot::Mutex;
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+    time::timeout,
+};
+
+use crate::{
+    faults::Fault,
+    proxy::Proxy,
+    support::{PATIENCE, echo, running, scene, texts, until, watch},
+};
+
+/// What a handler is tried again for, and the events that were given up.
+#[derive(Clone, Default)]
+struct Failures {
+    retries: Arc<AtomicU32>,
+    dead: Arc<AtomicU32>,
+}
+
+impl Failures {
+    fn hook(&self) -> impl Fn(&Hook) + Send + Sync + 'static {
+        let failures = self.clone();
+        move |hook| match hook {
+            Hook::Retry { what, .. } if what.starts_with("handler") => {
+                failures.retries.fetch_add(1, Ordering::Relaxed);
+            }
+            Hook::DeadLetter { .. } => {
+                failures.dead.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_outage_uses_up_no_try_of_a_handler() {
+    let scene = scene("waiting").await;
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    // Each run of the handler sends five times.
+    let mut faults = vec![Fault::Refusal(503); 12].into_iter();
+    proxy.on_call(move |call| {
+        let is_send = call.starts_with("POST /agents/") && call.ends_with("/messages");
+        is_send.then(|| faults.next()).flatten()
+    });
+    let failures = Failures::default();
+    let agent = proxy.agent(&scene.agent).on_hook(failures.hook());
+    let agent = echo(agent.retry_delays([Duration::from_millis(1)]));
+    let mut talk = scene.talk(agent).await;
+    talk.conversation.send("hello").await.expect("sent");
+    assert_eq!(talk.answer().await.text(), "You said: hello");
+    assert_eq!(failures.retries.load(Ordering::Relaxed), 2);
+    assert_eq!(failures.dead.load(Ordering::Relaxed), 0);
+    talk.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_fails_alone() {
+    let scene = scene("clumsy").await;
+    let failures = Failures::default();
+    let builder = scene.builder().on_hook(failures.hook());
+    let builder = builder.retry_delays([Duration::from_millis(1)]);
+    let agent = builder.on_message(async |ctx: Context| {
+        assert_ne!(ctx.text(), "panic");
+        ctx.reply("calm").await
+    });
+    let mut talk = scene.talk(agent).await;
+    talk.conversation.send("panic").await.expect("sent");
+    talk.conversation.send("hello").await.expect("sent");
+    assert_eq!(talk.answer().await.text(), "calm");
+    assert_eq!(failures.dead.load(Ordering::Relaxed), 1);
+    talk.agent.stop().await;
+}
+
+/// A store that fails while it is told to.
+#[derive(Default)]
+struct Moody {
+    fails: AtomicBool,
+    kept: MemoryStore,
+}
+
+impl Store for Moody {
+    fn load(&self) -> io::Result<Option<Vec<u8>>> {
+        self.kept.load()
+    }
+
+    fn save(&self, document: &[u8]) -> io::Result<()> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(io::Error::other("full"));
+        }
+        self.kept.save(document)
+    }
+}
+
+#[tokio::test]
+async fn an_event_whose_lessons_are_not_kept_is_not_acknowledged() {
+    let scene = scene("forgetful").await;
+    let (store, heard) = (Arc::new(Moody::default()), Arc::new(Mutex::new(0)));
+    let agent = |fails| {
+        let (hearing, moody) = (heard.clone(), store.clone());
+        let builder = scene.builder().store(store.clone());
+        builder.on_message(move |_| {
+            moody.fails.store(fails, Ordering::Relaxed);
+            *hearing.lock() += 1;
+            async { Ok(()) }
+        })
+    };
+    let first = running(agent(true)).await;
+    let conversation = scene.conversation().await;
+    conversation.send("hello").await.expect("sent");
+    until(|| *heard.lock() == 1).await;
+    first.stop().await;
+    // It comes again, because nothing of it was kept.
+    let second = running(agent(false)).await;
+    until(|| *heard.lock() == 2).await;
+    second.stop().await;
+    assert!(store.load().expect("a store").is_some());
+}
+
+/// A request that is nearly one: a part of it is altered, cut or repeated.
+fn nearly(rng: &mut StdRng) -> Vec<u8> {
+    let methods = ["POST", "GET", "TRACE", "OPTIONS", "PUT", "CONNECT"];
+    let targets = ["/", "*", "//", "/a?b", "http://[::1]:0/", "/%ff"];
+    let method = methods[rng.random_range(0..methods.len())];
+    let target = targets[rng.random_range(0..targets.len())];
+    let body = "x".repeat(rng.random_range(0..300));
+    let length = [
+        body.len().to_string(),
+        "99999999999".to_owned(),
+        "-1".to_owned(),
+    ];
+    let length = &length[rng.random_range(0..3)];
+    let mut bytes = format!(
+        "{method} {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\nwebhook-id: 1\r\n\
+         webhook-timestamp: 1\r\nwebhook-signature: v1,AAAA v1,!\r\n\r\n{body}"
+    )
+    .into_bytes();
+    for _ in 0..rng.random_range(0..4) {
+        let at = rng.random_range(0..bytes.len());
+        bytes[at] = rng.random();
+    }
+    bytes.truncate(rng.random_range(0..=bytes.len()));
+    bytes
+}
+
+#[tokio::test]
+async fn junk_ends_no_webhook() {
+    let scene = scene("bombarded").await;
+    let agent = echo(scene.builder()).build();
+    agent.check().await.expect("a key");
+    let secret = "whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let router = agent.webhook(secret).expect("a secret").into_router();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    let mut rng = StdRng::seed_from_u64(17);
+    for round in 0..600 {
+        let bytes = if round % 2 == 0 {
+            nearly(&mut rng)
+        } else {
+            let mut bytes = vec![0; rng.random_range(0..2_000)];
+            rng.fill_bytes(&mut bytes);
+            bytes
+        };
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(&bytes).await.ok();
+        stream.shutdown().await.ok();
+        let mut answer = Vec::new();
+        let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        read.expect("no connection hangs").ok();
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(!answer.starts_with("HTTP/1.1 5"), "{answer}");
+        assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
+    }
+    // A body above the bound is refused before anybody looks at its signature.
+    let large = reqwest::Client::new().post(format!("http://{address}/"));
+    let refused = large.body(vec![b'x'; 3 << 20]).send().await;
+    assert!(refused.is_err() || refused.is_ok_and(|it| it.status() == 413));
+    // It still serves: the node asks it at once.
+    let url = format!("http://{address}/");
+    let webhook = agent.set_webhook(&url, secret).await.expect("registered");
+    assert_eq!(
+        webhook.status.as_str(),
+        "active",
+        "{:?}",
+        webhook.last_error
+    );
+    let conversation = scene.conversation().await;
+    let mut events = watch(&scene.ada).await;
+    assert_eq!(events.ask(&conversation, "hello").await, "You said: hello");
+    assert_eq!(texts(&conversation).await.len(), 2);
+}
