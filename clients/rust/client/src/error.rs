@@ -8,6 +8,29 @@ use serde_json::{Map, Value};
 /// The outcome of whatever can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Another library's error.
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// The innermost cause in words. A certificate that is not trusted is the first mistake with every
+/// private authority, so it is named.
+fn why(cause: Option<&(dyn std::error::Error + Send + Sync + 'static)>) -> String {
+    let Some(cause) = cause else {
+        return String::new();
+    };
+    let mut innermost: &dyn std::error::Error = cause;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    let text = innermost.to_string();
+    if text.contains("certificate") {
+        return format!(
+            ": the server's certificate is not trusted; BLINDPIPE_CA or Server::with_authority \
+             names another authority: {text}"
+        );
+    }
+    format!(": {text}")
+}
+
 /// A failure of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,8 +38,12 @@ pub enum Error {
     #[error(transparent)]
     Api(Box<ApiError>),
     /// No answer came. For a send with an id, a repeat is safe.
-    #[error("the connection was lost")]
-    ConnectionLost,
+    #[error("the connection was lost{}", why(cause.as_deref()))]
+    ConnectionLost {
+        /// What the connection met; none if an answer was cut off.
+        #[source]
+        cause: Option<Cause>,
+    },
     /// The client was closed, or the service ended it for good.
     #[error("closed")]
     Closed {
@@ -56,6 +83,16 @@ impl Error {
         Self::Closed { close_code: None }
     }
 
+    pub(crate) const fn lost() -> Self {
+        Self::ConnectionLost { cause: None }
+    }
+
+    /// A connection that was lost by `cause`.
+    pub(crate) fn lost_by(cause: impl Into<Cause>) -> Self {
+        let cause = Some(cause.into());
+        Self::ConnectionLost { cause }
+    }
+
     /// The refusal of the service, if it is one.
     #[must_use]
     pub fn api(&self) -> Option<&ApiError> {
@@ -76,7 +113,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Api(error) => error.is_retryable(),
-            Self::ConnectionLost => true,
+            Self::ConnectionLost { .. } => true,
             // A handler may have wrapped it.
             Self::Other(error) => error.downcast_ref().is_some_and(Self::is_retryable),
             _ => false,
@@ -87,7 +124,7 @@ impl Error {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Api(error) => error.code.map_or("API", Code::wire),
-            Self::ConnectionLost => "CONNECTION_LOST",
+            Self::ConnectionLost { .. } => "CONNECTION_LOST",
             Self::Closed { .. } => "CLOSED",
             Self::IdConflict => "ID_CONFLICT",
             Self::KeyUnavailable(_) => "KEY_UNAVAILABLE",

@@ -70,6 +70,11 @@ pub enum Hook {
         /// The newest event.
         head: Cursor,
     },
+    /// A fresh secret is due, and the server does not take it: nothing is sent under the old one.
+    NotRotated {
+        /// Where.
+        conversation_id: ConversationId,
+    },
     /// The state could not be stored.
     StoreFailed,
 }
@@ -87,7 +92,9 @@ impl Hooks {
 
     pub(crate) fn call(&self, hook: &Hook) {
         match hook {
-            Hook::DeadLetter { .. } | Hook::StoreFailed => warn!(?hook, "client"),
+            Hook::DeadLetter { .. } | Hook::NotRotated { .. } | Hook::StoreFailed => {
+                warn!(?hook, "client");
+            }
             _ => debug!(?hook, "client"),
         }
         if let Some(told) = &self.0 {

@@ -73,7 +73,8 @@ impl AgentBuilder {
         Ok(self)
     }
 
-    /// Handles what comes in clear, and answers it in clear.
+    /// Handles what comes in clear, and answers it in clear. An agent without a key starts no other
+    /// way. Where an envelope was seen, nothing in clear is handled or sent.
     #[must_use]
     pub fn allow_plaintext(mut self) -> Self {
         self.config.clear_allowed = true;

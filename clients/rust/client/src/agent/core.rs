@@ -1,6 +1,6 @@
 //! How an agent begins: its keys, what it remembers, and the parts that work together.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use blindpipe_e2ee::{
     AgentKey, PrivateKeys,
@@ -27,12 +27,20 @@ use crate::{
     transport::{Bearer, Call, Http, Socket},
 };
 
+const NO_KEY: Error = Error::Usage(
+    "the agent has no key: set BLINDPIPE_KEY, or say that it speaks in clear \
+     (BLINDPIPE_PLAINTEXT=allow, allow_plaintext())",
+);
+
+/// A key's grace after a new token is seven days.
+const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+
 /// The description of an agent.
 pub(super) struct Config {
     pub(super) server: Server,
     pub(super) agent_id: AgentId,
     pub(super) token: Secret,
-    /// Newest first; none speaks clear.
+    /// Newest first; none speaks clear, if that is allowed.
     pub(super) keys: Vec<AgentKey>,
     pub(super) clear_allowed: bool,
     pub(super) store: Option<Arc<dyn Store>>,
@@ -71,6 +79,9 @@ impl Bearer for AgentToken {
 
 impl Core {
     pub(super) async fn start(config: &Config) -> Result<Arc<Self>> {
+        if config.keys.is_empty() && !config.clear_allowed {
+            return Err(NO_KEY);
+        }
         let (agent_id, hooks) = (config.agent_id, config.hooks.clone());
         let bearer = Arc::new(AgentToken(config.token.clone()));
         let client = config.server.http_client()?;
@@ -82,7 +93,7 @@ impl Core {
         let opening = keys.iter().map(Into::into).collect();
         let own: Vec<_> = keys.iter().map(directory_key).collect();
         let signer = keys.into_iter().next();
-        let clear_allowed = signer.is_none() || config.clear_allowed;
+        let clear_allowed = config.clear_allowed;
         let session = Session::new(SessionParts {
             http: http.clone(),
             me,
@@ -106,6 +117,31 @@ impl Core {
             socket: Mutex::default(),
             store: config.store.clone(),
         }))
+    }
+
+    /// Keeps the key that signs registered: a new token gives it an end.
+    pub(super) async fn watch_key(&self) {
+        loop {
+            tokio::time::sleep(KEY_CHECK_INTERVAL).await;
+            if let Err(error) = self.renew_key().await {
+                warn!(error = error.kind(), "the agent's key was not checked");
+            }
+        }
+    }
+
+    /// Registers the key that signs once more if it is about to end.
+    pub(super) async fn renew_key(&self) -> Result<()> {
+        let Some(keys) = &self.session.keys else {
+            return Ok(());
+        };
+        let (http, clock) = (&self.http, &self.session.clock);
+        match check_key(http, self.agent_id, &keys.signer).await? {
+            Checked::Known { current: true } => Ok(()),
+            Checked::Known { current: false } => {
+                register_key(http, self.agent_id, &keys.signer, clock).await
+            }
+            Checked::Another(mismatch) => Err(mismatch.into()),
+        }
     }
 
     pub(super) fn outbox(&self) -> Outbox<'_> {
@@ -152,10 +188,17 @@ async fn check_keys(
     clock: &Clock,
 ) -> Result<Vec<PrivateKeys>> {
     for at in 0..held.len() {
-        let Some(mismatch) = check_key(http, agent_id, &held[at]).await? else {
-            // The key that fits signs. The others open secrets that were wrapped for them.
-            held[..=at].rotate_right(1);
-            return Ok(held);
+        let mismatch = match check_key(http, agent_id, &held[at]).await? {
+            Checked::Known { current } => {
+                // The key that fits signs. The others open secrets that were wrapped for them.
+                held[..=at].rotate_right(1);
+                if !current {
+                    // A new token gave the key an end; registered once more, it has none.
+                    register_key(http, agent_id, &held[0], clock).await?;
+                }
+                return Ok(held);
+            }
+            Checked::Another(mismatch) => mismatch,
         };
         let expected = mismatch.params.get("expected_key_ids");
         let has_key = expected
@@ -171,14 +214,24 @@ async fn check_keys(
     Ok(held)
 }
 
-/// None if the server knows this key for the agent's.
-async fn check_key(http: &Http, agent_id: AgentId, keys: &PrivateKeys) -> Result<Option<ApiError>> {
+/// What the server says of a key.
+enum Checked {
+    /// It is the agent's. Unless it is current, it ends soon.
+    Known {
+        current: bool,
+    },
+    Another(ApiError),
+}
+
+async fn check_key(http: &Http, agent_id: AgentId, keys: &PrivateKeys) -> Result<Checked> {
     let key_id = hex(&keys.key_id());
     let path = format!("/agents/{agent_id}/keys/check");
     let call = Call::post(path, &CheckAgentKey { key_id }).repeatable();
     match http.data::<CheckedAgentKey>(call).await {
-        Ok(_) => Ok(None),
-        Err(Error::Api(error)) if error.code == Some(Code::AgentKeysMismatch) => Ok(Some(*error)),
+        Ok(CheckedAgentKey { current, .. }) => Ok(Checked::Known { current }),
+        Err(Error::Api(error)) if error.code == Some(Code::AgentKeysMismatch) => {
+            Ok(Checked::Another(*error))
+        }
         Err(error) => Err(error),
     }
 }

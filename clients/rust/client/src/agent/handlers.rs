@@ -2,7 +2,11 @@
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
 
-use blindpipe_e2ee::{from_base64, ids::Origin};
+use blindpipe_e2ee::{
+    from_base64,
+    ids::Origin,
+    trust::{Notice, NoticeKind},
+};
 use blindpipe_protocol::{ids::Principal, messages::Message};
 use futures_util::{FutureExt, future::BoxFuture};
 use serde_json::Value;
@@ -93,7 +97,7 @@ impl Handlers {
         let answered = match open(core, &event).await {
             Ok(Opened::Message(answered)) => Some(*answered),
             Ok(Opened::Other) => None,
-            Ok(Opened::Repeated) => return Ok(()),
+            Ok(Opened::Repeated | Opened::Foreign) => return Ok(()),
             Err(Error::Decrypt(reason)) => {
                 core.hooks.call(&Hook::Undecryptable {
                     reason,
@@ -163,27 +167,38 @@ async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
         return Ok(Opened::Other);
     }
     let message = event.message()?;
-    let opened = if is_sealed(&message) && core.session.has_keys() {
+    let opened = if !is_sealed(&message) {
+        open_clear(core, &message).await?
+    } else if core.session.has_keys() {
         core.session.open_message(&message, true).await?
     } else {
-        open_clear(core, &message).await?
+        core.session.saw_envelope(message.conversation_id).await;
+        return Err(blindpipe_e2ee::Error::NoEpochKey.into());
     };
     if opened.is_replay {
         return Ok(Opened::Repeated);
     }
+    // History shows what somebody says who has left; nobody acts on it.
+    let foreign = |notice: &&Notice| notice.kind == NoticeKind::NotMember;
+    if let Some(notice) = opened.notices.iter().find(foreign) {
+        core.hooks.call(&Hook::Notice {
+            notice: *notice,
+            conversation_id: Some(message.conversation_id),
+        });
+        return Ok(Opened::Foreign);
+    }
     Ok(Opened::Message(Box::new(Answered { message, opened })))
 }
 
-/// With a key, nothing in clear counts unless the developer allows it, and then only where nothing
-/// was ever encrypted.
+/// Nothing in clear counts unless the developer allows it, and then only where nothing was ever
+/// encrypted.
 async fn open_clear(core: &Core, message: &Message) -> Result<OpenedMessage> {
     let session = &core.session;
     let is_refused = !core.clear_allowed
-        || session.has_keys()
-            && session
-                .is_encrypted(message.conversation_id)
-                .await
-                .map_err(foreign)?;
+        || session
+            .is_encrypted(message.conversation_id)
+            .await
+            .map_err(foreign)?;
     if is_refused {
         return Err(blindpipe_e2ee::Error::Clear.into());
     }
@@ -194,6 +209,8 @@ enum Opened {
     Message(Box<Answered>),
     /// It was handled before.
     Repeated,
+    /// Its sender is no member.
+    Foreign,
     /// It is no message.
     Other,
 }

@@ -90,7 +90,8 @@ struct Inner {
 }
 
 impl Agent {
-    /// Describes an agent of the service at `server`. Without a key it speaks clear.
+    /// Describes an agent of the service at `server`. Without a key it starts only if it may speak
+    /// in clear ([`AgentBuilder::allow_plaintext`]).
     pub fn builder(
         server: impl Into<Server>,
         agent_id: AgentId,
@@ -99,7 +100,8 @@ impl Agent {
         AgentBuilder::new(server.into(), agent_id, Secret(token.into()))
     }
 
-    /// Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PINS` (a file) and `_CA` (a file).
+    /// Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PINS` (a file), `_CA` (a file) and
+    /// `_PLAINTEXT` (`allow`, or nothing).
     ///
     /// # Errors
     ///
@@ -119,6 +121,11 @@ impl Agent {
         let mut builder = Self::builder(server, id, token);
         if let Some(keys) = optional("BLINDPIPE_KEY") {
             builder = builder.key(&keys)?;
+        }
+        match optional("BLINDPIPE_PLAINTEXT").as_deref() {
+            Some("allow") => builder = builder.allow_plaintext(),
+            Some(_) => return Err(Error::Usage("BLINDPIPE_PLAINTEXT is `allow`, or not set")),
+            None => {}
         }
         if let Some(path) = optional("BLINDPIPE_PINS") {
             builder = builder.store(FileStore::new(PathBuf::from(path)));
@@ -200,7 +207,10 @@ impl Agent {
         let (handlers, pace) = (self.0.handlers.clone(), self.0.pace.clone());
         let inbox = Inbox::new(core.clone(), handlers, pace, stopping.clone());
         if self.0.transport == Transport::Poll {
-            return Box::pin(transports::poll(&core, &inbox, &stopping)).await;
+            return tokio::select! {
+                ended = Box::pin(transports::poll(&core, &inbox, &stopping)) => ended,
+                () = core.watch_key() => Ok(()),
+            };
         }
         let (server, hooks) = (&self.0.config.server, self.0.config.hooks.clone());
         let socket = Arc::new(Socket::new(server, hooks)?);
@@ -215,7 +225,10 @@ impl Agent {
             resyncs: Resyncs::default(),
         });
         *self.0.reader.lock() = Some(reader.clone());
-        let ended = Box::pin(reader.run()).await;
+        let ended = tokio::select! {
+            ended = Box::pin(reader.run()) => ended,
+            () = core.watch_key() => Ok(()),
+        };
         *core.socket.lock() = None;
         *self.0.reader.lock() = None;
         ended

@@ -62,17 +62,8 @@ impl Outbox<'_> {
 
     /// The payload of a draft, sealed where the conversation is encrypted.
     pub(super) async fn payload(&self, draft: &Draft<'_>) -> Result<RawJson> {
-        if !self.session.has_keys() {
+        if !self.is_to_be_sealed(draft).await? {
             return Ok(raw(draft.content));
-        }
-        if !self.session.is_encrypted(draft.conversation_id).await? {
-            let came_clear = draft
-                .answered
-                .is_some_and(|answered| !answered.opened.encrypted);
-            if self.clear_allowed && came_clear {
-                return Ok(raw(draft.content));
-            }
-            return Err(Error::KeyUnavailable("nobody has rotated here yet"));
         }
         let mut content = draft.content.clone();
         if let Some(re) = draft.answered.and_then(|answered| answered.opened.re) {
@@ -91,6 +82,17 @@ impl Outbox<'_> {
             .session
             .seal(draft.conversation_id, &place, &bytes, options);
         Ok(payload_of(&sealed.await?))
+    }
+
+    /// Whether a draft is sealed; else it may go in clear.
+    pub(super) async fn is_to_be_sealed(&self, draft: &Draft<'_>) -> Result<bool> {
+        let came_clear = draft
+            .answered
+            .is_some_and(|answered| !answered.opened.encrypted);
+        // An agent without a key begins in clear, too.
+        let clear = self.clear_allowed && (came_clear || !self.session.has_keys());
+        let id = draft.conversation_id;
+        self.session.is_to_be_sealed(id, clear).await
     }
 
     /// Whether the server may have forgotten what an earlier run sent.

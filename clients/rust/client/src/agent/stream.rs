@@ -102,14 +102,16 @@ impl MessageStream {
 
     async fn show(&mut self, part: std::ops::Range<usize>) -> Result<()> {
         let core = self.context.core().clone();
-        let socket = core.socket().ok_or(Error::ConnectionLost)?;
+        let socket = core.socket().ok_or(Error::lost())?;
         let conversation_id = self.context.conversation_id()?;
         let stream_id: StreamId = self.id.to_string().parse().map_err(Error::other)?;
         let append = json!({ "append": &self.text[part] });
         let n = self.next_number;
         self.next_number += 1;
         let session = &core.session;
-        let data = if session.has_keys() && session.is_encrypted(conversation_id).await? {
+        let nothing = Content::new();
+        let draft = self.draft(&nothing)?;
+        let data = if core.outbox().is_to_be_sealed(&draft).await? {
             let place = Place::Delta {
                 stream_id: self.id.to_string(),
                 n,
@@ -216,7 +218,7 @@ impl MessageStream {
         };
         let answer = socket.request(frame, END_TIMEOUT).await?;
         let sent = answer.parse::<MessageSent>();
-        sent.map(|sent| sent.data).ok_or(Error::ConnectionLost)
+        sent.map(|sent| sent.data).ok_or(Error::lost())
     }
 
     /// Ends without a message.

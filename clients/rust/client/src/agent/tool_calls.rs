@@ -133,9 +133,8 @@ impl Core {
                 .map(|prompt| ("prompt".to_owned(), prompt.into())),
         );
         let content = content::encode(&given)?;
-        let has_keys = self.session.has_keys();
-        let sealed =
-            has_keys && (!self.clear_allowed || self.session.is_encrypted(conversation_id).await?);
+        let clear = self.clear_allowed;
+        let sealed = self.session.is_to_be_sealed(conversation_id, clear).await?;
         let asking = Asking {
             core: self,
             conversation_id,

@@ -10,7 +10,7 @@ use blindpipe_protocol::{
 };
 use serde_json::json;
 
-use super::{Client, rotation};
+use super::Client;
 use crate::{
     Content, Error, NewFile, OpenedMessage, Result,
     content::{self, Body},
@@ -149,11 +149,8 @@ impl Conversation {
             }
             Writing::Encrypted => {}
         }
-        let is_due = rotation::is_due(&session, &entry, answering);
         drop(entry);
-        if is_due {
-            self.client.rotate(self.id).await?;
-        }
+        self.client.rotate_if_due(self.id, answering).await?;
         if let Some(re) = opened.and_then(|opened| opened.re) {
             content.insert("re".to_owned(), to_base64(&re).into());
         }
@@ -209,11 +206,12 @@ impl Conversation {
         files::download(self.client.http(), content).await
     }
 
-    /// Makes a fresh secret at once.
+    /// Makes a fresh secret at once. One that is merely old goes on for ten minutes if the server
+    /// takes no other.
     ///
     /// # Errors
     ///
-    /// Every refusal of the service.
+    /// Every refusal of the service; [`Error::KeyUnavailable`] if it takes no fresh secret.
     pub async fn rotate(&self) -> Result<()> {
         Box::pin(self.client.rotate(self.id)).await
     }
@@ -314,11 +312,12 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// Every refusal of the service.
+    /// Every refusal of the service; [`Error::KeyUnavailable`] if the member is removed and the
+    /// server takes no fresh secret. Sends wait for it.
     pub async fn remove(&self, member: Principal) -> Result<Removal> {
         let path = format!("/groups/{}/members/{member}", self.id);
         let removal = self.changed(Call::delete(path)).await?;
-        self.rotate().await?;
+        Box::pin(self.client.rotate_away(self.id)).await?;
         Ok(removal)
     }
 

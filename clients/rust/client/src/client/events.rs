@@ -331,6 +331,9 @@ impl Events {
                     .client
                     .open_tool_request(call.ok_or(Malformed)?)
                     .await?;
+                let Some(request) = request else {
+                    return Ok(None);
+                };
                 if Box::pin(request.answer_if_unknown()).await? {
                     return Ok(Some(ClientEvent::Event(event)));
                 }

@@ -24,17 +24,36 @@ use crate::{
 };
 
 const MAX_TRIES: u32 = 3;
+const TOO_MANY_REQUESTS: u16 = 429;
+/// For so long after the first refusal, a secret that is merely old or used much goes on.
+const MAX_REFUSED_MS: u64 = 10 * 60_000;
 /// A removed device may know the secrets of conversations that were active in this time.
 const ROTATED_AFTER_REVOCATION_MS: u64 = 7 * 24 * 3_600_000;
 
 /// Whether a conversation needs a fresh secret before anything is sent.
-pub(super) fn is_due(session: &Session, entry: &Entry, answering: Option<u32>) -> bool {
+fn is_due(session: &Session, entry: &Entry, answering: Option<u32>) -> bool {
     let me = principal(session.me);
     let sealing = entry.room.sealing(me, answering, session.clock.now_ms());
     !matches!(sealing, Sealing::With { .. })
 }
 
 impl Client {
+    /// Before anything is sealed: the secret of the moment, or a fresh one.
+    pub(super) async fn rotate_if_due(
+        &self,
+        id: ConversationId,
+        answering: Option<u32>,
+    ) -> Result<()> {
+        let session = self.session()?;
+        let entry = session.load(id).await?;
+        let is_due = is_due(&session, &entry, answering);
+        drop(entry);
+        if is_due {
+            self.rotate(id).await?;
+        }
+        Ok(())
+    }
+
     /// Makes the next epoch. Of two that rotate at once, both go on with the one that won.
     pub(super) async fn rotate(&self, id: ConversationId) -> Result<()> {
         let session = self.session()?;
@@ -47,12 +66,13 @@ impl Client {
             match error.code() {
                 Some(Code::VersionMismatch) => {
                     session.read_wraps(&mut entry, None).await?;
-                    if entry.room.sealable().is_some() {
+                    // Somebody else has rotated; if not, what is due stays due.
+                    if entry.room.sealable().is_some() && !entry.room.must_rotate() {
                         return Ok(());
                     }
                 }
                 Some(Code::RecipientsMismatch) => entry.is_stale = true,
-                Some(Code::RateLimited) if entry.room.sealable().is_some() => return Ok(()),
+                _ if is_limited(&error) => return self.not_rotated(&session, &mut entry),
                 _ => return Err(error),
             }
             if attempt >= MAX_TRIES {
@@ -60,6 +80,33 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// What a limit of rotations means. Whoever uses it up stops no conversation for a while, but
+    /// nobody keeps a secret from whom it was taken.
+    fn not_rotated(&self, session: &Session, entry: &mut Entry) -> Result<()> {
+        let now = session.clock.now_ms();
+        if let Some(epoch) = entry.room.sealable().map(EpochKey::epoch) {
+            let (of, since) = *entry.refused.get_or_insert((epoch, now));
+            let since = if of == epoch { since } else { now };
+            entry.refused = Some((epoch, since));
+            if !entry.room.must_rotate() && now.saturating_sub(since) < MAX_REFUSED_MS {
+                return Ok(());
+            }
+        }
+        let conversation_id = entry.id;
+        self.tell(&Hook::NotRotated { conversation_id });
+        Err(Error::KeyUnavailable(
+            "the server takes no fresh secret now",
+        ))
+    }
+
+    /// Makes the next epoch, because this client took the secret from somebody.
+    pub(super) async fn rotate_away(&self, id: ConversationId) -> Result<()> {
+        let session = self.session()?;
+        session.forget(id);
+        session.load(id).await?.room.require_rotation();
+        self.rotate(id).await
     }
 
     /// Fresh secrets where a device that was removed could read what is sent now. Where this fails,
@@ -77,7 +124,7 @@ impl Client {
                     return;
                 }
                 if info.epoch > 0
-                    && let Err(error) = self.rotate_anew(info.conversation_id).await
+                    && let Err(error) = self.rotate_away(info.conversation_id).await
                 {
                     warn!(
                         error = error.kind(),
@@ -90,11 +137,6 @@ impl Client {
             }
             cursor = next;
         }
-    }
-
-    async fn rotate_anew(&self, id: ConversationId) -> Result<()> {
-        self.session()?.forget(id);
-        self.rotate(id).await
     }
 
     async fn rotate_once(&self, session: &Session, entry: &mut Entry) -> Result<()> {
@@ -187,6 +229,13 @@ impl Client {
         };
         Ok(wrap::seal(rotation, &recipient, &mut rng())?)
     }
+}
+
+/// A limit, as the service or something on the way tells it.
+fn is_limited(error: &Error) -> bool {
+    error
+        .api()
+        .is_some_and(|error| error.status == TOO_MANY_REQUESTS)
 }
 
 const fn principal_id(who: Principal) -> blindpipe_e2ee::Id {

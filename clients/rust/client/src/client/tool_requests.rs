@@ -9,6 +9,7 @@ use blindpipe_e2ee::{
     Id, Principal as Owner,
     consent::{Decision, Sensitivity},
     envelope::{Place, Request},
+    trust::{Notice, NoticeKind},
 };
 use blindpipe_protocol::{
     agents,
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 
 use super::Client;
 use crate::{
-    Content, Error, Result,
+    Content, Error, Hook, Result,
     session::{Found, SealOptions, envelope_of, payload_of, principal, unix_ms},
     transport::Call,
 };
@@ -251,6 +252,7 @@ impl ToolRequest {
             reason: reason.map(str::to_owned),
         };
         let id = self.call.conversation_id;
+        Box::pin(self.client.rotate_if_due(id, None)).await?;
         let bytes = content.to_string();
         let sealed = session.seal(id, &place, bytes.as_bytes(), SealOptions::default());
         let body = RespondArtifact {
@@ -266,8 +268,9 @@ impl ToolRequest {
 }
 
 impl Client {
-    /// Opens a request. No device executes a request that does not open.
-    pub(super) async fn open_tool_request(&self, call: ToolCall) -> Result<ToolRequest> {
+    /// Opens a request; none by an agent that is no member. No device executes a request that does
+    /// not open.
+    pub(super) async fn open_tool_request(&self, call: ToolCall) -> Result<Option<ToolRequest>> {
         let session = self.session()?;
         let request = Request {
             asked: call.user_id.0.into_bytes(),
@@ -287,13 +290,21 @@ impl Client {
             live: true,
         };
         let shown = Box::pin(session.open(&found)).await?;
+        let foreign = |notice: &&Notice| notice.kind == NoticeKind::NotMember;
+        if let Some(notice) = shown.notices.iter().find(foreign) {
+            self.tell(&Hook::Notice {
+                notice: *notice,
+                conversation_id: Some(call.conversation_id),
+            });
+            return Ok(None);
+        }
         let opened = shown.opened.ok_or(blindpipe_e2ee::Error::Clear)?;
         let conversation = call.conversation_id.0.into_bytes();
         let agent = call.agent_id.0.into_bytes();
         let digest = request.digest(conversation, agent, &opened.content)?;
         let arguments = opened.json.get("arguments").and_then(Value::as_object);
         let prompt = opened.json.get("prompt").and_then(Value::as_str);
-        Ok(ToolRequest {
+        Ok(Some(ToolRequest {
             client: self.clone(),
             arguments: arguments.cloned().unwrap_or_default(),
             prompt: prompt.map(str::to_owned),
@@ -301,6 +312,6 @@ impl Client {
             digest,
             call,
             is_approved: AtomicBool::default(),
-        })
+        }))
     }
 }

@@ -97,6 +97,8 @@ pub(crate) struct Entry {
     pub(crate) recipients: Vec<Recipient>,
     /// Members or their keys have changed since they were read.
     pub(crate) is_stale: bool,
+    /// The epoch that the server did not let a person replace, and since when, Unix milliseconds.
+    pub(crate) refused: Option<(u32, u64)>,
     /// The number of the last change of keys that this conversation knows of.
     seen_changes: u64,
     envelopes: Envelopes,
@@ -110,6 +112,7 @@ impl Entry {
             info: None,
             recipients: Vec::new(),
             is_stale: true,
+            refused: None,
             seen_changes: 0,
             envelopes: Envelopes::default(),
         }
@@ -278,6 +281,27 @@ impl Session {
     pub(crate) async fn is_encrypted(&self, id: ConversationId) -> Result<bool> {
         let entry = self.load(id).await?;
         Ok(entry.room.server().epoch > 0 || entry.room.was_encrypted())
+    }
+
+    /// An envelope came that this client cannot look into: nothing goes in clear there any more.
+    pub(crate) async fn saw_envelope(&self, id: ConversationId) {
+        self.lock(id).await.room.saw_envelope();
+    }
+
+    /// Whether the content for this conversation is sealed; else it goes in clear.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] where it may not go in clear and cannot be sealed.
+    pub(crate) async fn is_to_be_sealed(&self, id: ConversationId, clear: bool) -> Result<bool> {
+        match (self.is_encrypted(id).await?, self.has_keys()) {
+            (true, true) => Ok(true),
+            (true, false) => Err(Error::KeyUnavailable(
+                "an envelope was seen here, and this agent has no key",
+            )),
+            (false, _) if clear => Ok(false),
+            (false, _) => Err(Error::KeyUnavailable("nobody has rotated here yet")),
+        }
     }
 
     /// Seals with the newest secret.

@@ -146,7 +146,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// A shorter body than announced is a lost connection.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_slice(&self.body).map_err(|_| Error::ConnectionLost)
+        serde_json::from_slice(&self.body).map_err(|_| Error::lost())
     }
 }
 
@@ -268,7 +268,8 @@ impl Http {
         {
             request = request.bearer_auth(token);
         }
-        let lost = |_| Error::ConnectionLost;
+        // The address may name what is read.
+        let lost = |error: reqwest::Error| Error::lost_by(error.without_url());
         let mut response = request.send().await.map_err(lost)?;
         let status = response.status();
         let answer = Answer {
@@ -301,7 +302,7 @@ fn limit_wait(error: &Error) -> Duration {
 
 fn is_passing(error: &Error) -> bool {
     match error {
-        Error::ConnectionLost => true,
+        Error::ConnectionLost { .. } => true,
         Error::Api(error) => matches!(error.status, 502..=504),
         _ => false,
     }

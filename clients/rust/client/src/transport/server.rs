@@ -1,7 +1,8 @@
 //! A server: its address, and whom to trust for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use reqwest::Url;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, pem::PemObject},
@@ -18,6 +19,7 @@ pub struct Server {
     url: String,
     /// A certificate authority in PEM, instead of the system's.
     authority: Option<Arc<[u8]>>,
+    http_allowed: bool,
 }
 
 impl std::fmt::Debug for Server {
@@ -35,6 +37,32 @@ impl Server {
         Self {
             url,
             authority: None,
+            http_allowed: false,
+        }
+    }
+
+    /// Takes `http://` to other machines than this one, where everybody on the way reads the
+    /// tokens.
+    #[must_use]
+    pub const fn allow_http(mut self) -> Self {
+        self.http_allowed = true;
+        self
+    }
+
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for an address that would send credentials in clear over a network.
+    fn check(&self) -> Result<()> {
+        let url = Url::parse(&self.url).map_err(|_| Error::Usage("the address is no URL"))?;
+        let host = url.host_str().unwrap_or_default();
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        let is_local = host == "localhost" || address.is_ok_and(|it| it.is_loopback());
+        match url.scheme() {
+            "https" => Ok(()),
+            "http" if is_local || self.http_allowed => Ok(()),
+            _ => Err(Error::Usage(
+                "the address is not https:// (http:// goes to this machine, or after allow_http())",
+            )),
         }
     }
 
@@ -48,10 +76,10 @@ impl Server {
     /// Another address of the same service.
     #[must_use]
     pub fn at(&self, url: impl Into<String>) -> Self {
-        let authority = self.authority.clone();
+        let url = Self::new(url).url;
         Self {
-            authority,
-            ..Self::new(url)
+            url,
+            ..self.clone()
         }
     }
 
@@ -67,6 +95,7 @@ impl Server {
     }
 
     pub(crate) fn http_client(&self) -> Result<reqwest::Client> {
+        self.check()?;
         install_provider();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -81,6 +110,7 @@ impl Server {
 
     /// None: the library's own, with the system's authorities.
     pub(crate) fn connector(&self) -> Result<Option<Connector>> {
+        self.check()?;
         install_provider();
         let Some(pem) = &self.authority else {
             return Ok(None);
@@ -112,5 +142,33 @@ impl From<&str> for Server {
 impl From<String> for Server {
     fn from(url: String) -> Self {
         Self::new(url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_credential_crosses_a_network_only_encrypted() {
+        for (url, is_fit) in [
+            ("https://example.com", true),
+            ("http://example.com", false),
+            ("http://10.0.0.1:8080", false),
+            ("http://localhost:1", true),
+            ("http://127.0.0.1:1", true),
+            ("http://[::1]:1", true),
+            ("http://localhost.example.com", false),
+            ("http://127.0.0.1@example.com", false),
+            ("ftp://localhost", false),
+            ("no address", false),
+        ] {
+            assert_eq!(Server::new(url).check().is_ok(), is_fit, "{url}");
+            let refused = Server::new(url).http_client().is_err();
+            assert_eq!(refused, !is_fit, "{url}");
+        }
+        let allowed = Server::new("http://example.com").allow_http();
+        assert!(allowed.check().is_ok());
+        assert!(allowed.at("http://example.org").connector().is_ok());
     }
 }

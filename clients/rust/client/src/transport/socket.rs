@@ -24,6 +24,7 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::frame::coding::CloseCode},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::{Server, full_jitter};
 use crate::{
@@ -150,13 +151,13 @@ impl Socket {
         let answered = if self.send(&frame(reference.into())) {
             timeout(deadline, answer).await
         } else {
-            Ok(Ok(Err(Error::ConnectionLost)))
+            Ok(Ok(Err(Error::lost())))
         };
         self.answers.lock().remove(&reference);
         answered
             .ok()
             .and_then(std::result::Result::ok)
-            .unwrap_or(Err(Error::ConnectionLost))
+            .unwrap_or(Err(Error::lost()))
     }
 
     /// Leaves this connection; [`Self::run`] makes another one.
@@ -212,8 +213,12 @@ impl Socket {
             connected = self.connect(auth) => connected,
             () = closing.cancelled() => return Ok(lost(None)),
         };
-        let Ok(mut stream) = connected else {
-            return Ok(lost(None));
+        let mut stream = match connected {
+            Ok(stream) => stream,
+            Err(error) => {
+                warn!(%error, "no connection");
+                return Ok(lost(None));
+            }
         };
         let ending = Box::pin(self.serve(&mut stream, owner, closing)).await;
         self.hooks.call(&Hook::Disconnected {
@@ -228,10 +233,7 @@ impl Socket {
         let connect =
             connect_async_tls_with_config(self.url.as_str(), None, true, self.connector.clone());
         let connected = timeout(HANDSHAKE_TIMEOUT, Box::pin(connect)).await;
-        let lost = |_| Error::ConnectionLost;
-        let (mut stream, _) = connected
-            .map_err(|_| Error::ConnectionLost)?
-            .map_err(lost)?;
+        let (mut stream, _) = connected.map_err(Error::lost_by)?.map_err(Error::lost_by)?;
         let text = serde_json::to_string(&auth).map_err(Error::other)?;
         write(&mut stream, text).await?;
         Ok(stream)
@@ -412,7 +414,7 @@ async fn write(stream: &mut Stream, text: String) -> Result<()> {
     let sent = timeout(WRITE_TIMEOUT, stream.send(Message::text(text))).await;
     match sent {
         Ok(Ok(())) => Ok(()),
-        _ => Err(Error::ConnectionLost),
+        _ => Err(Error::lost()),
     }
 }
 

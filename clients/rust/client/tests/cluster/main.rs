@@ -14,6 +14,8 @@ mod proxy;
 mod quickstart;
 mod redis;
 mod renewals;
+mod rotations;
 mod strangers;
+mod strictness;
 mod support;
 mod transports;

@@ -262,7 +262,11 @@ async fn clear_text_goes_out_only_by_choice_and_comes_marked() {
     let scene = scene("plain").await;
     let node = scene.cluster.node(1).expect("a node");
     let plain = Agent::builder(node, scene.agent.id, scene.agent.token.as_str());
-    let plain = running(echo(plain)).await;
+    let refused = plain.build().check().await;
+    assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
+    let node = scene.cluster.node(1).expect("a node");
+    let plain = Agent::builder(node, scene.agent.id, scene.agent.token.as_str());
+    let plain = running(echo(plain.allow_plaintext())).await;
     let conversation = scene.conversation().await;
     let refused = conversation.send("hello").await;
     assert!(

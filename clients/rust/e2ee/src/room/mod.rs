@@ -135,6 +135,11 @@ impl Room {
         self.encrypted
     }
 
+    /// An envelope came, whether or not it opens: nothing in clear counts from now on.
+    pub const fn saw_envelope(&mut self) {
+        self.encrypted = true;
+    }
+
     /// The members as the person is shown them from now on.
     pub fn members(&mut self, list: &[(Principal, Visibility)]) -> Vec<Notice> {
         let now: BTreeMap<_, _> = list.iter().copied().collect();
@@ -274,8 +279,7 @@ impl Room {
         if !newest.may_seal || below {
             return otherwise;
         }
-        let due = self.changed
-            || self.server.rotation_required
+        let due = self.must_rotate()
             || self.server.messages >= MAX_EPOCH_MESSAGES
             || now.saturating_sub(newest.time) > MAX_EPOCH_AGE;
         if me.is_user() && due {
@@ -283,6 +287,18 @@ impl Room {
         }
         let Newest { epoch, sid, .. } = newest;
         Sealing::With { epoch, sid }
+    }
+
+    /// Whether the newest secret is due for more than its age: somebody may hold it who is to read
+    /// no more.
+    #[must_use]
+    pub const fn must_rotate(&self) -> bool {
+        self.changed || self.server.rotation_required
+    }
+
+    /// This client took the secret from somebody: from a member, or from a device of its own.
+    pub const fn require_rotation(&mut self) {
+        self.changed = true;
     }
 
     /// How to write here. `clear_chosen`: the person chose to write in clear here; for an agent, it

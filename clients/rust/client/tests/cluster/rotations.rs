@@ -1,0 +1,119 @@
+//! A fresh secret that is due and that the server does not take.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use blindpipe_client::{
+    Client, Clock, Error, Hook,
+    protocol::ids::{ConversationId, Principal},
+    testing::TestUser,
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::{
+    faults::Fault,
+    proxy::Proxy,
+    support::{Shared, cluster, direct, pair},
+};
+
+/// Ada behind a server that takes no rotation while it is told so.
+struct Limited {
+    ada: TestUser,
+    proxy: Proxy,
+    clock: Clock,
+    is_limited: Arc<AtomicBool>,
+    told: Arc<Mutex<Vec<ConversationId>>>,
+}
+
+async fn limited(cluster: &Shared) -> Limited {
+    let (proxy, clock) = (Proxy::before(cluster, 1).await, Clock::default());
+    let (is_limited, told) = (
+        Arc::new(AtomicBool::default()),
+        Arc::<Mutex<Vec<_>>>::default(),
+    );
+    let (limits, telling) = (is_limited.clone(), told.clone());
+    proxy.on_call(move |call| {
+        let is_refused = call.ends_with("/rotate") && limits.load(Ordering::Relaxed);
+        is_refused.then_some(Fault::Refusal(429))
+    });
+    let builder = Client::builder(proxy.server()).clock(clock.clone());
+    let builder = builder.on_hook(move |hook| {
+        if let Hook::NotRotated { conversation_id } = hook {
+            telling.lock().push(*conversation_id);
+        }
+    });
+    let ada = cluster.user_with("ada", builder).await;
+    Limited {
+        ada: ada.expect("a person"),
+        proxy,
+        clock,
+        is_limited,
+        told,
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_said_under_a_secret_that_a_removed_member_holds() {
+    let cluster = cluster().await;
+    let limited = limited(&cluster).await;
+    let (bob, eve) = pair(&cluster).await;
+    let ids = [&bob, &eve].map(|user| user.client.user_id().expect("an id"));
+    let group = limited.ada.client.open_group("few", ids.to_vec()).await;
+    let group = group.expect("a group");
+    group.send("with Eve").await.expect("sent");
+    let before = group.info().await.expect("read");
+    // The server goes on as if nobody had left.
+    let members = serde_json::to_value(&before.members).expect("JSON");
+    limited.proxy.on_answer(move |_, answer| {
+        let data = &mut answer["data"];
+        if data["members"].is_array() && data["kind"] == "group" {
+            data["members"] = members.clone();
+        }
+        if data["rotation_required"] == Value::Bool(true) {
+            data["rotation_required"] = false.into();
+        }
+    });
+    limited.is_limited.store(true, Ordering::Relaxed);
+    let removed = group.remove(Principal::User(ids[1])).await;
+    assert!(
+        matches!(removed, Err(Error::KeyUnavailable(_))),
+        "{removed:?}"
+    );
+    let sent = group.send("without Eve").await;
+    assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
+    assert_eq!(*limited.told.lock(), [group.id(), group.id()]);
+    limited.is_limited.store(false, Ordering::Relaxed);
+    group.send("without Eve").await.expect("sent");
+    let after = group.info().await.expect("read");
+    assert_eq!(after.epoch, before.epoch + 1);
+}
+
+#[tokio::test]
+async fn an_old_secret_goes_on_for_ten_minutes() {
+    let cluster = cluster().await;
+    let limited = limited(&cluster).await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let conversation = direct(&limited.ada, &bob).await;
+    conversation.send("young").await.expect("sent");
+    let before = conversation.info().await.expect("read").epoch;
+    limited.is_limited.store(true, Ordering::Relaxed);
+    limited.clock.advance(Duration::from_secs(8 * 24 * 3600));
+    conversation.send("old").await.expect("sent");
+    limited.clock.advance(Duration::from_secs(9 * 60));
+    conversation.send("older").await.expect("sent");
+    assert!(limited.told.lock().is_empty());
+    limited.clock.advance(Duration::from_secs(60));
+    let sent = conversation.send("too old").await;
+    assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
+    assert_eq!(*limited.told.lock(), [conversation.id()]);
+    assert_eq!(conversation.info().await.expect("read").epoch, before);
+    limited.is_limited.store(false, Ordering::Relaxed);
+    conversation.send("young again").await.expect("sent");
+    assert_eq!(conversation.info().await.expect("read").epoch, before + 1);
+}
