@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
+use tracing::warn;
 
 use super::{Client, Held, Inner, Tools, account::Account, state, tool_requests::ToolHandler};
 use crate::{
@@ -276,6 +277,9 @@ impl ClientBuilder {
         let (server, hooks) = (self.server, self.hooks);
         let http = server.http_client()?;
         let http = Http::new(http, server.url(), hooks.clone(), Some(bearer));
+        if self.store.is_none() {
+            warn!("no store: this start is a first contact with everybody");
+        }
         let choices = state::Choices::restore(self.tools, &document)?;
         let client = Client(Arc::new(Inner {
             server,
