@@ -67,6 +67,12 @@ impl Consents {
         }
     }
 
+    /// Whether the device has a tool of this name.
+    #[must_use]
+    pub fn has_tool(&self, tool: &str) -> bool {
+        self.tools.contains_key(tool)
+    }
+
     /// Decides about a request that opened. `manifest` may raise the sensitivity, never lower it.
     pub fn decide(
         &mut self,

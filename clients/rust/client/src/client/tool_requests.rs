@@ -173,7 +173,10 @@ impl ToolRequest {
             .client
             .user_id()
             .is_ok_and(|me| me == self.call.user_id);
-        is_asked && self.is_for_this_device() && self.decide() == Decision::Unable
+        let has_tool = self
+            .client
+            .consent(|consents, _, _| consents.has_tool(&self.call.tool));
+        is_asked && self.is_for_this_device() && !has_tool
     }
 
     async fn answer_unknown(&self) -> Result<()> {
