@@ -33,6 +33,7 @@ const ALONE = new Set([
   "generated",
   "dispatcher",
   "webcrypto",
+  "consents",
   "types",
   "reconnects",
   "browser",

@@ -68,3 +68,11 @@ export class IdConflict extends BlindpipeError {
     super(local("ID_CONFLICT", "another message has this id", false));
   }
 }
+
+/** Neither this device's records nor the person allow a tool request. Nothing has run. */
+export class NotApproved extends BlindpipeError {
+  override readonly name = "NotApproved";
+  constructor(message = "nobody has approved this request on this device") {
+    super(local("NOT_APPROVED", message, false));
+  }
+}

@@ -9,7 +9,7 @@ export * from "./client/conversation.js";
 export type { CreateOptions, DeviceKeys } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
 export type { ClientEvent } from "./client/events.js";
-export type { ConsentStore } from "./client/tool-requests.js";
+export type { ConsentStore, DeviceTool, ToolRun } from "./client/tool-requests.js";
 export type { Decision, Sensitivity, StoredConsents, Tool } from "./e2ee/consent.js";
 export { ToolRequest } from "./client/tool-requests.js";
 export * from "./errors.js";

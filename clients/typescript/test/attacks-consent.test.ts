@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { CallResult, Context } from "@blindpipe/client/agent";
 import { Agent } from "@blindpipe/client/agent";
-import type { ConsentStore, ToolRequest } from "@blindpipe/client";
+import { type ConsentStore, NotApproved, type ToolRequest } from "@blindpipe/client";
 import type { StoredConsents } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Victim, attackedAgent, attackedPerson, changed, flipped } from "./attacks.js";
@@ -11,6 +11,8 @@ import type { Proxy, Value } from "./proxy.js";
 import {
   MANIFEST,
   SCOPE,
+  TOOLS,
+  approved,
   collect,
   decideUntilAnswered,
   fromAgent,
@@ -24,7 +26,7 @@ let ada: TestUser;
 
 before(async () => {
   cluster = await devCluster();
-  ada = await cluster.user("ada");
+  ada = await cluster.user("ada", { tools: TOOLS });
 });
 
 after(() => cluster?.stop());
@@ -102,7 +104,7 @@ test("an outcome whose event is dropped is read", async () => {
       await grant(options, ada, conversation);
       proxy.onFrame = (frame) => (frame.event === "artifact_response" ? [] : [frame]);
       const say = (): Promise<unknown> => conversation.send("please");
-      await decideUntilAnswered(ada, say, (request) => request.execute(() => "sent"));
+      await decideUntilAnswered(ada, say, (request) => approved(request, () => "sent"));
       assert.deepEqual(
         results.map(({ status, result }) => [status, result]),
         [["executed", "sent"]],
@@ -166,7 +168,7 @@ test("a request that comes again runs once, and one that is held back is stale",
       return [frame, frame, frame];
     };
     const run = (request: ToolRequest): Promise<void> =>
-      request.execute((mail) => mails.push(mail));
+      approved(request, (mail) => mails.push(mail));
     await running(agent, async () => {
       const conversation = await user.client.openAgent(options.agentId);
       await grant(options, user, conversation);
@@ -195,7 +197,7 @@ test("a request that comes again runs once, and one that is held back is stale",
     }
     assert.deepEqual(victim.faults, ["stale"]);
     assert.equal(mails.length, 1);
-  });
+  }, { tools: TOOLS });
 });
 
 test("a device asks by its own table, whatever the server calls harmless", async () => {
@@ -241,7 +243,15 @@ test("a device asks by its own table, whatever the server calls harmless", async
         await decideUntilAnswered(user, say, async (request) => {
           decisions.push(await request.decide());
           if (decisions[0] === "ask") await request.approve();
-          await request.execute(() => "done");
+          // The person wants not to be asked again, where that is possible.
+          if (decisions[0] === "ask" && tool !== "wipe") {
+            await request.remember().catch((error: Error) => assert.equal(error.name, "UsageError"));
+          }
+          const executed = request.execute(() => "done");
+          if (tool === "read_files") {
+            await assert.rejects(executed, NotApproved);
+            await request.deny();
+          } else await executed;
           decisions.push(await request.decide());
         });
         assert.deepEqual(decisions, [decision, "repeated"], tool);
@@ -250,8 +260,8 @@ test("a device asks by its own table, whatever the server calls harmless", async
   };
   await attackedPerson(cluster, during, { tools, consents });
   // Begun and approved calls outlive the program.
-  const { begun, approved } = stored as unknown as StoredConsents;
-  assert.deepEqual([begun.length, Object.keys(approved).length], [rows.length, 1]);
+  const { begun, remembered } = stored as unknown as StoredConsents;
+  assert.deepEqual([begun.length, remembered!.length], [rows.length, 1]);
 });
 
 test("an answer counts for its own question, by those who were asked", async () => {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import type { Client, ConsentStore, ReceivedMessage } from "@blindpipe/client";
-import { hex, type StoredConsents, type StoredPins } from "@blindpipe/client/e2ee";
+import { UsageError, hex, type StoredConsents, type StoredPins } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import {
   answerTo,
@@ -188,7 +188,9 @@ test("a device decides by its own table and records, which outlive it", async ()
         const decision = await request.decide();
         decisions.push(decision);
         if (decision === "ask") await request.approve();
-        await request.execute((mail) => mails.push(mail));
+        if (request.call.tool === "send_email") await request.remember();
+        else await assert.rejects(request.remember(), UsageError);
+        await request.execute((_, mail) => mails.push(mail));
         decisions.push(await request.decide());
       });
       assert.equal(events.find(fromAgent)?.opened?.content["text"], "executed");

@@ -6,7 +6,9 @@ import type { ClientEvent, Conversation } from "@blindpipe/client";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import {
   MANIFEST,
+  TOOLS,
   answerTo,
+  approved,
   collect,
   decideUntilAnswered,
   fromAgent,
@@ -20,7 +22,7 @@ let ada: TestUser;
 
 before(async () => {
   cluster = await devCluster();
-  ada = await cluster.user("ada");
+  ada = await cluster.user("ada", { tools: TOOLS });
 });
 
 after(() => cluster?.stop());
@@ -67,8 +69,8 @@ test("approval.ts asks a device, which executes once and signs", async () => {
     const events = await decideUntilAnswered(ada, say, async (request) => {
       assert.deepEqual(request.arguments, { to: "team@example.com", text: "hello" });
       assert.equal(request.prompt, "Send this to the team?");
-      await request.execute((mail) => mails.push(mail));
-      await request.execute((mail) => mails.push(mail));
+      await approved(request, (mail) => mails.push(mail));
+      await request.execute((_, mail) => mails.push(mail));
     });
     assert.equal(events.find(fromAgent)!.opened?.content["text"], "Sent.");
     assert.equal(mails.length, 1);

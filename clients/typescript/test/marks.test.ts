@@ -7,7 +7,7 @@ import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
-import { MANIFEST, asAgent, collect, fromAgent, running } from "./support.js";
+import { MANIFEST, TOOLS, approved, asAgent, collect, fromAgent, running } from "./support.js";
 
 let cluster: DevCluster;
 
@@ -72,7 +72,7 @@ test("no row, log, mail, object or memory holds what a group and its agent say",
   const unique = newUlid();
   const mark = (name: string): string => `mark-${name}-${unique}`;
   const title = `title-${newUlid()}`;
-  const ada = await cluster.user("ada");
+  const ada = await cluster.user("ada", { tools: TOOLS });
   const bob = await cluster.user("bob", { url: cluster.nodes[1]! });
   const options = await cluster.agent("discreet", ada.client, MANIFEST);
   const agent = new Agent(options).on("message", async (ctx) => {
@@ -120,7 +120,7 @@ test("no row, log, mail, object or memory holds what a group and its agent say",
       },
       async (all) => {
         const last = all.at(-1)!;
-        if (last.type === "tool_request") await last.request.execute(() => mark("result"));
+        if (last.type === "tool_request") await approved(last.request, () => mark("result"));
         return all.some(fromAgent);
       },
     );

@@ -15,6 +15,18 @@ export const MANIFEST = {
   permission_scopes: [{ scope: SCOPE, sensitivity: "low" }],
 };
 
+/** The tools of a device that knows that one. */
+export const TOOLS = { send_email: { scope: SCOPE, sensitivity: "low" } } as const;
+
+/** The person agrees, and the tool runs. */
+export async function approved(
+  request: ToolRequest,
+  run: (args: ToolRequest["arguments"]) => unknown,
+): Promise<void> {
+  if ((await request.decide()) === "ask") await request.approve();
+  await request.execute((_, args) => run(args));
+}
+
 /** Signs in as a person on another device. */
 export function signIn(
   user: TestUser,

@@ -1,11 +1,12 @@
-// A device that has run a tool never signs that it failed.
+// A device runs what it may run, once, and signs what became of it.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { Agent } from "@blindpipe/client/agent";
-import { devCluster, type DevCluster } from "@blindpipe/client/testing";
+import { Agent, type CallResult } from "@blindpipe/client/agent";
+import { NotApproved, type ToolRequest } from "@blindpipe/client";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { attackedPerson } from "./attacks.js";
 import type { Answer } from "./proxy.js";
-import { MANIFEST, SCOPE, collect, grant, running } from "./support.js";
+import { MANIFEST, SCOPE, TOOLS, approved, collect, decideUntilAnswered, grant, running } from "./support.js";
 
 let cluster: DevCluster;
 
@@ -51,7 +52,7 @@ test("a tool that has executed is not answered as failed, whatever stops its ans
           async (all) => {
             const last = all.at(-1)!;
             if (last.type !== "tool_request") return false;
-            const executed = last.request.execute(run);
+            const executed = approved(last.request, run);
             await (error ? assert.rejects(executed, error) : executed);
             return true;
           },
@@ -64,5 +65,98 @@ test("a tool that has executed is not answered as failed, whatever stops its ans
       { status: "executed", reason: undefined },
       { status: "failed", reason: "tool_failed" },
     ]);
+  }, { tools: TOOLS });
+});
+
+/** An agent that asks for the tool that a message names, and notes what became of it. */
+async function asking(
+  user: TestUser,
+  during: (say: (tool: string) => Promise<unknown>, results: CallResult[]) => Promise<void>,
+): Promise<void> {
+  const tools = ["send_email", "beep"].map((name) => ({ name, scope: SCOPE }));
+  const options = await cluster.agent("asker", user.client, { ...MANIFEST, tools });
+  const results: CallResult[] = [];
+  const agent = new Agent(options).on("message", async (ctx) => {
+    results.push(await ctx.call({ tool: ctx.text, scope: SCOPE, arguments: { to: "Ada" } }));
+    await ctx.reply("done");
+  });
+  await running(agent, async () => {
+    const conversation = await user.client.openAgent(options.agentId);
+    await grant(options, user, conversation);
+    await during((tool) => conversation.send(tool), results);
+  });
+}
+
+test("a request that nobody approved executes nothing", async () => {
+  const ran: unknown[] = [];
+  const run = (tool: string, args: unknown): string => (ran.push([tool, args]), "sent");
+  const user = await cluster.user("ada", {
+    tools: { send_email: { ...TOOLS.send_email, run } },
+  });
+  await asking(user, async (say, results) => {
+    const kept: ToolRequest[] = [];
+    for (let round = 0; round < 2; round++) {
+      // The approval of the first request is no word about the second.
+      await decideUntilAnswered(user, () => say("send_email"), async (request) => {
+        kept.push(request);
+        assert.equal(await request.decide(), "ask");
+        await assert.rejects(request.execute(run), NotApproved);
+        await assert.rejects(request.execute(), { name: "NotApproved", code: "NOT_APPROVED" });
+        assert.equal(ran.length, round);
+        await request.approve();
+        // Without a function, that of the table runs.
+        await request.execute();
+        await request.execute(run);
+      });
+    }
+    assert.deepEqual(ran, [
+      ["send_email", { to: "Ada" }],
+      ["send_email", { to: "Ada" }],
+    ]);
+    assert.deepEqual(
+      results.map(({ status, result }) => [status, result]),
+      [
+        ["executed", "sent"],
+        ["executed", "sent"],
+      ],
+    );
+  });
+});
+
+test("a tool that a person has remembered runs unasked until the time is over", async () => {
+  const user = await cluster.user("ada", { tools: TOOLS });
+  const decisions: string[] = [];
+  const now = Date.now;
+  try {
+    await asking(user, async (say) => {
+      for (const daysLater of [0, 0, 2.9, 3.1]) {
+        await decideUntilAnswered(user, () => say("send_email"), async (request) => {
+          Date.now = () => now() + daysLater * 24 * 3_600_000;
+          decisions.push(await request.decide());
+          if (decisions.length === 1) await request.remember({ days: 3 });
+          Date.now = now;
+          await approved(request, () => "sent");
+        });
+      }
+    });
+  } finally {
+    Date.now = now;
+  }
+  assert.deepEqual(decisions, ["ask", "execute", "execute", "ask"]);
+});
+
+test("a tool that a device does not know is answered at once", async () => {
+  const user = await cluster.user("ada", { tools: TOOLS });
+  await asking(user, async (say, results) => {
+    const unknown = { status: "failed", reason: "unknown_tool", result: null, message: null };
+    const never = (): void => assert.fail("it ran");
+    await decideUntilAnswered(user, () => say("beep"), async (request) => {
+      assert.equal(await request.decide(), "unable");
+      await request.approve();
+      await request.execute(never);
+    });
+    // Nobody decides: the client answers by itself.
+    await decideUntilAnswered(user, () => say("beep"), async () => {});
+    assert.deepEqual(results, [unknown, unknown]);
   });
 });

@@ -1,6 +1,6 @@
 // The program of a user, which is compiled as users compile theirs; nothing runs it.
 import { Agent, RateLimited, toNode, type Context } from "@blindpipe/client/agent";
-import { Client, type ClientEvent, type Tool } from "@blindpipe/client";
+import { Client, type ClientEvent, type DeviceTool } from "@blindpipe/client";
 import { AgentKey, generateProtectionPassword } from "@blindpipe/client/e2ee";
 import { devCluster } from "@blindpipe/client/testing";
 
@@ -28,7 +28,7 @@ export const POST: (request: Request) => Promise<Response> = agent.webhook("whse
 export const node = toNode(POST);
 export const key: string = AgentKey.random().toText();
 export const password: string = generateProtectionPassword();
-const tools: Record<string, Tool> = {
+const tools: Record<string, DeviceTool> = {
   send_email: { scope: "notification:send", sensitivity: "low" },
 };
 const client = await Client.login({
@@ -43,7 +43,7 @@ const conversation = await client.openAgent("id");
 for await (const event of client.events()) {
   const each: ClientEvent = event;
   if (each.type === "message") console.log(each.opened?.content["text"]);
-  if (each.type === "tool_request") await each.request.execute((args) => args);
+  if (each.type === "tool_request") await each.request.execute((tool, args) => ({ tool, args }));
 }
 try {
   await conversation.send("x");

@@ -1,11 +1,11 @@
 /** A person's client. */
 import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import { hex, newUlid } from "../e2ee/bytes.js";
-import type { Tool } from "../e2ee/consent.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { Principal } from "../e2ee/keys.js";
 import { type Notice, Trust, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
 import { safetyNumber } from "../e2ee/safety.js";
+import { isSameId } from "../core/opened.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
 import { BlindpipeError } from "../errors.js";
@@ -17,7 +17,7 @@ import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
 import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
 import { Rotator } from "./rotation.js";
-import { ConsentKeeper, type ConsentStore } from "./tool-requests.js";
+import { ConsentKeeper, type ConsentStore, type DeviceTool, type ToolRequest } from "./tool-requests.js";
 
 /** A removed device may know the secrets of the conversations that were active in this time. */
 const ROTATED_AFTER_REVOCATION_MS = 7 * 24 * 3_600_000;
@@ -34,8 +34,8 @@ export interface ClientOptions {
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
   /** Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now. */
   readonly onLearned?: (() => void) | undefined;
-  /** The tools of this device. A request for any other is not for it. */
-  readonly tools?: Readonly<Record<string, Tool>> | undefined;
+  /** The tools of this device, by name. A request for any other is answered as `unknown_tool`. */
+  readonly tools?: Readonly<Record<string, DeviceTool>> | undefined;
   /** Keeps which requests were begun and approved; in memory without it. */
   readonly consents?: ConsentStore | undefined;
   readonly hooks?: Partial<Hooks> | undefined;
@@ -319,13 +319,35 @@ export class Client {
     try {
       await this.#checkOwnList();
       for await (const frame of queue) {
-        for (const event of await reader.read(frame)) yield event;
+        for (const event of await reader.read(frame)) {
+          yield event;
+          if (event.type === "tool_request") await this.#answerUnknown(event.request);
+        }
         if (frame.type === "event") socket.send({ type: "ack", cursor: frame["cursor"] });
       }
     } finally {
       closing.abort();
       queue.end(null);
       await ended;
+    }
+  }
+
+  /**
+   * An agent need not wait for a tool that nobody knows. Without a device's name, another device
+   * of this person may know it.
+   */
+  async #answerUnknown(request: ToolRequest): Promise<void> {
+    const { device_id, user_id } = request.call;
+    if (request.isKnown || !isSameId(user_id, this.userId)) return;
+    try {
+      if ((await request.decide()) === "repeated") return;
+      const isAsked = device_id
+        ? device_id === this.account.deviceId
+        : (await this.devices.list()).length === 1;
+      if (isAsked) await request.execute();
+    } catch (error) {
+      const { name } = error as Error;
+      this.options.logger?.warn("a request for an unknown tool was not answered", { name });
     }
   }
 

@@ -100,11 +100,10 @@ export class Conversation {
     options: SendOptions,
   ): Promise<JsonObject> {
     if (!(await this.#isToBeSealed())) return body;
-    const { session, rotator } = this.parts;
+    const { session } = this.parts;
     const answered = options.inReplyTo;
     const epoch = answered?.opened?.epoch ?? null;
-    const isDue = needsRotation(await session.load(this.id), session.options.self, epoch);
-    if (isDue) await rotator.rotate(this.id);
+    await this.prepare(epoch);
     const re = answered?.opened?.re;
     const place = {
       kind: Kind.message,
@@ -115,6 +114,13 @@ export class Conversation {
       answering: epoch ?? undefined,
       addressed: options.to,
     });
+  }
+
+  /** Makes a fresh secret if one is due before something is sealed, at least of this epoch. */
+  async prepare(answering: number | null = null): Promise<void> {
+    const { session, rotator } = this.parts;
+    const isDue = needsRotation(await session.load(this.id), session.options.self, answering);
+    if (isDue) await rotator.rotate(this.id);
   }
 
   /** Throws `KeyUnavailable` where a member speaks no `bp1` and nobody chose clear text. */

@@ -103,7 +103,9 @@ export class EventReader {
   async #readToolRequest(event: EventObject): Promise<ClientEvent[]> {
     try {
       const call = event.data as unknown as ToolCall;
-      const request = await openToolRequest(call, this.parts.session, this.parts.consents);
+      const { session, consents: keeper, conversation } = this.parts;
+      const prepare = async (id: string): Promise<void> => conversation(id)?.prepare();
+      const request = await openToolRequest(call, { session, keeper, prepare });
       return [{ type: "tool_request", event, request }];
     } catch (error) {
       if (!(error instanceof DecryptError)) throw error;

@@ -1,12 +1,29 @@
 /** Tool calls on this device: shown, decided, executed once, signed. */
 import { idBytes } from "../e2ee/bytes.js";
-import { Consents, type Decision, type StoredConsents, type Tool } from "../e2ee/consent.js";
+import {
+  Consents,
+  type Decision,
+  MAX_REMEMBERED_DAYS,
+  type StoredConsents,
+  type Tool,
+} from "../e2ee/consent.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type RequestPlace, requestDigest } from "../e2ee/context.js";
 import { envelopeOf } from "../e2ee/envelope.js";
+import { UsageError } from "../e2ee/errors.js";
 import type { Principal } from "../e2ee/keys.js";
 import type { Session } from "../core/session.js";
 import type { ToolCall } from "../core/types.js";
+import { NotApproved } from "../errors.js";
+
+/** Runs a tool; the arguments are decrypted. Its result is a JSON value. */
+export type ToolRun = (tool: string, args: JsonObject) => unknown;
+
+/** A tool of this device, and what runs it. */
+export interface DeviceTool extends Tool {
+  /** Runs where `execute()` is given nothing else. */
+  readonly run?: ToolRun | undefined;
+}
 
 /** Where a device keeps its records of consent. */
 export interface ConsentStore {
@@ -21,7 +38,7 @@ export class ConsentKeeper {
   #saved: Promise<void> = Promise.resolve();
 
   constructor(
-    private readonly tools: Readonly<Record<string, Tool>>,
+    readonly tools: Readonly<Record<string, DeviceTool>>,
     private readonly store: ConsentStore | null,
   ) {}
 
@@ -32,7 +49,9 @@ export class ConsentKeeper {
 
   async #read(): Promise<Consents> {
     try {
-      return new Consents(this.tools, (await this.store?.load()) ?? undefined);
+      const stored = await this.store?.load();
+      // Earlier versions took an approval of a request for one of its whole scope.
+      return new Consents(this.tools, stored ? { ...stored, approved: {} } : undefined);
     } catch (error) {
       this.#loaded = null;
       throw error;
@@ -49,20 +68,29 @@ export class ConsentKeeper {
   }
 }
 
+/** The parts that a request works with. */
+export interface ToolRequestParts {
+  readonly session: Session;
+  readonly keeper: ConsentKeeper;
+  /** Makes a fresh secret if one is due, so that the answer can be sealed. */
+  readonly prepare: (conversationId: string) => Promise<void>;
+}
+
 /** An agent's wish to run a tool here. Show the decrypted arguments, never the prompt alone. */
 export class ToolRequest {
   /** The decrypted arguments. */
   readonly arguments: JsonObject;
+  /** The person agreed to this request. */
+  #isApproved = false;
 
   constructor(
     readonly call: ToolCall,
     given: JsonObject,
     readonly prompt: string | null,
-    private readonly session: Session,
+    private readonly parts: ToolRequestParts,
     private readonly digest: Uint8Array,
     private readonly place: RequestPlace,
     private readonly consents: Consents,
-    private readonly keeper: ConsentKeeper,
   ) {
     this.arguments = given;
   }
@@ -71,48 +99,89 @@ export class ToolRequest {
     return { type: "agent", id: this.call.agent_id };
   }
 
+  get #conversation(): Uint8Array {
+    return idBytes(this.call.conversation_id);
+  }
+
+  /** A tool of this device's table has the name asked for. */
+  get isKnown(): boolean {
+    return this.consents.tool(this.call.tool) !== undefined;
+  }
+
+  #decide(): Decision {
+    return this.consents.decide(
+      this.parts.session.options.self,
+      this.#conversation,
+      this.#agent,
+      this.place,
+      this.call.sensitivity,
+      Date.now(),
+    );
+  }
+
   /**
    * Decides by this device's own table of tools and its own records. The server's word can only
    * raise the sensitivity.
    */
   async decide(): Promise<Decision> {
-    const { self } = this.session.options;
-    const conversation = idBytes(this.call.conversation_id);
+    return this.#decide();
+  }
+
+  /** The person agrees to this request alone: `execute()` uses that up. */
+  async approve(): Promise<void> {
+    this.#isApproved = true;
+  }
+
+  /**
+   * The person wants not to be asked again: for so many days, this tool of this agent runs unasked
+   * in this conversation. Throws `UsageError` for more than 30 days and for a `high` tool.
+   */
+  async remember({ days = MAX_REMEMBERED_DAYS }: { readonly days?: number } = {}): Promise<void> {
     const { sensitivity } = this.call;
     const now = Date.now();
-    const decision = this.consents.decide(
-      self,
-      conversation,
+    this.consents.remember(
+      this.#conversation,
       this.#agent,
       this.place,
       sensitivity,
+      days,
       now,
     );
-    // The window of a medium tool slides with its use.
-    if (decision === "execute") await this.keeper.save();
-    return decision;
-  }
-
-  /** The person agrees: this agent may use the scope here, by the rules of its sensitivity. */
-  async approve(): Promise<void> {
-    const { conversation_id, scope } = this.call;
-    this.consents.approve(idBytes(conversation_id), this.#agent, scope, Date.now());
-    await this.keeper.save();
+    await this.parts.keeper.save();
   }
 
   /** Noted durably before anything runs. False if it began before. */
   async #begin(): Promise<boolean> {
     const isNew = this.consents.begin(this.#agent, this.call.request_id);
-    if (isNew) await this.keeper.save();
+    if (isNew) await this.parts.keeper.save();
     return isNew;
   }
 
-  /** Runs the tool once, and answers with its result in this device's name. */
-  async execute(run: (args: JsonObject) => unknown): Promise<void> {
+  /**
+   * Runs the tool once if it may run, and answers with its result in this device's name. Without
+   * `run`, the handler of the device's table runs. Throws `NotApproved` unless the device's records
+   * allow it or `approve()` was called on this request. A tool that this device does not know is
+   * answered as `unknown_tool`.
+   */
+  async execute(run?: ToolRun): Promise<void> {
+    const decision = this.#decide();
+    if (decision === "repeated") return;
+    if (!this.isKnown) return this.#refuse("failed", "unknown_tool");
+    if (decision !== "execute" && !(decision === "ask" && this.#isApproved)) {
+      throw new NotApproved();
+    }
+    const { tool, conversation_id } = this.call;
+    const runs = run ?? this.parts.keeper.tools[tool]?.run;
+    if (!runs) throw new UsageError(`nothing runs the tool ${tool}: give execute() a function`);
+    // Whoever is no member any more is answered by nobody.
+    const { room } = await this.parts.session.load(conversation_id);
+    if (!room.isMember(this.#agent)) throw new NotApproved("the agent is no member here");
+    await this.parts.prepare(conversation_id);
+    this.#isApproved = false;
     if (!(await this.#begin())) return;
     let result: JsonObject | null;
     try {
-      result = ((await run(this.arguments)) as JsonObject | undefined) ?? null;
+      result = ((await runs(tool, this.arguments)) as JsonObject | undefined) ?? null;
     } catch (error) {
       const message = error instanceof Error ? error.message : String(error);
       return this.#respond("failed", "tool_failed", { message });
@@ -122,8 +191,12 @@ export class ToolRequest {
   }
 
   async deny(reason = "user_denied"): Promise<void> {
-    if (!(await this.#begin())) return;
-    await this.#respond("denied", reason, {});
+    await this.#refuse("denied", reason);
+  }
+
+  async #refuse(status: string, reason: string): Promise<void> {
+    await this.parts.prepare(this.call.conversation_id);
+    if (await this.#begin()) await this.#respond(status, reason, {});
   }
 
   async #respond(status: string, reason: string | null, content: JsonObject): Promise<void> {
@@ -135,8 +208,9 @@ export class ToolRequest {
       status,
       reason,
     };
-    const payload = await this.session.sealPayload(conversation_id, place, content);
-    await this.session.options.http.data({
+    const { session } = this.parts;
+    const payload = await session.sealPayload(conversation_id, place, content);
+    await session.options.http.data({
       method: "POST",
       path: `/artifact-requests/${request_id}/response`,
       body: { status, ...(reason ? { reason } : {}), payload },
@@ -148,8 +222,7 @@ export class ToolRequest {
 /** Opens a request. Throws `DecryptError` for what no device executes. */
 export async function openToolRequest(
   call: ToolCall,
-  session: Session,
-  keeper: ConsentKeeper,
+  parts: ToolRequestParts,
 ): Promise<ToolRequest> {
   const place: RequestPlace = {
     kind: Kind.request,
@@ -163,7 +236,7 @@ export async function openToolRequest(
   const envelope = envelopeOf(call.payload);
   const createdAt = Date.parse(call.created_at);
   const incoming = { sender: agent, place, envelope, createdAt, isLive: true };
-  const shown = await session.open(call.conversation_id, incoming);
+  const shown = await parts.session.open(call.conversation_id, incoming);
   const opened = shown.opened!;
   const conversation = idBytes(call.conversation_id);
   const digest = await requestDigest(conversation, agent, place, opened.contentBytes);
@@ -171,5 +244,6 @@ export async function openToolRequest(
   const isObject = typeof args === "object" && args !== null && !Array.isArray(args);
   const text = typeof prompt === "string" ? prompt : null;
   const given = isObject ? args : {};
-  return new ToolRequest(call, given, text, session, digest, place, await keeper.load(), keeper);
+  const consents = await parts.keeper.load();
+  return new ToolRequest(call, given, text, parts, digest, place, consents);
 }

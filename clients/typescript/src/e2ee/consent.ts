@@ -1,13 +1,16 @@
 /** Consent: what a device may execute, by its own records. */
 import { Kind, type RequestPlace } from "./context.js";
-import { DecryptError } from "./errors.js";
+import { DecryptError, UsageError } from "./errors.js";
 import type { Incoming, Room, Shown } from "./room.js";
 import type { Trust } from "./trust.js";
 import { type Principal, principalName } from "./keys.js";
 import { type Bytes, equal, hex, idBytes } from "./bytes.js";
 
-/** How long an approval of a medium tool lasts after its last use. */
-const MEDIUM_WINDOW_MS = 24 * 3_600_000;
+const DAY_MS = 24 * 3_600_000;
+/** How long an approval of a medium tool's scope lasts after its last use. */
+const MEDIUM_WINDOW_MS = DAY_MS;
+/** How long a device may be silent about a tool, at most. */
+export const MAX_REMEMBERED_DAYS = 30;
 
 export type Sensitivity = "low" | "medium" | "high";
 
@@ -25,16 +28,33 @@ export interface Tool {
  */
 export type Decision = "execute" | "ask" | "unable" | "repeated";
 
+/** A person's word that a tool may run unasked for a time. */
+export interface StoredRemembered {
+  /** In hexadecimal. */
+  readonly conversation: string;
+  /** `P`, in hexadecimal. */
+  readonly agent: string;
+  readonly tool: string;
+  readonly scope: string;
+  /** Unix milliseconds. */
+  readonly until: number;
+}
+
 /** The records of a device, kept for ever. */
 export interface StoredConsents {
   readonly begun: readonly string[];
+  /** Approvals of scopes, by conversation, agent and scope. */
   readonly approved: Readonly<Record<string, number>>;
+  /** Absent in what earlier versions have stored. */
+  readonly remembered?: readonly StoredRemembered[];
 }
 
 export class Consents {
   readonly #begun: Set<string>;
   /** When an agent was last approved, or used it, by conversation and scope. */
   readonly #approved: Map<string, number>;
+  /** By conversation, agent and tool. */
+  readonly #remembered: Map<string, StoredRemembered>;
 
   constructor(
     private readonly tools: Readonly<Record<string, Tool>>,
@@ -42,10 +62,21 @@ export class Consents {
   ) {
     this.#begun = new Set(stored.begun);
     this.#approved = new Map(Object.entries(stored.approved));
+    const remembered = stored.remembered ?? [];
+    this.#remembered = new Map(remembered.map((each) => [rememberedName(each), each]));
   }
 
   store(): StoredConsents {
-    return { begun: [...this.#begun], approved: Object.fromEntries(this.#approved) };
+    return {
+      begun: [...this.#begun],
+      approved: Object.fromEntries(this.#approved),
+      remembered: [...this.#remembered.values()],
+    };
+  }
+
+  /** A tool of the device's own table. */
+  tool(name: string): Tool | undefined {
+    return Object.hasOwn(this.tools, name) ? this.tools[name] : undefined;
   }
 
   /** Decides about a request that opened. `manifest` may raise the sensitivity, never lower it. */
@@ -58,26 +89,95 @@ export class Consents {
     now: number,
   ): Decision {
     if (this.#begun.has(begunName(agent, request.requestId))) return "repeated";
-    const tool = Object.hasOwn(this.tools, request.tool) ? this.tools[request.tool] : undefined;
+    const tool = this.tool(request.tool);
     const isMine = me.type === "user" && equal(idBytes(me.id), idBytes(request.userId));
     if (!tool || tool.scope !== request.scope || !isMine) return "unable";
+    const sensitivity = rankOf(tool, manifest);
+    if (sensitivity < RANK.high && this.#isRemembered(conversation, agent, request, now)) {
+      return "execute";
+    }
     const name = approvalName(conversation, agent, request.scope);
     const last = this.#approved.get(name);
     if (last === undefined) return "ask";
-    const sensitivity = Math.max(RANK[tool.sensitivity], manifest ? RANK[manifest] : 0);
     const isSilent = sensitivity === 0 || (sensitivity === 1 && now - last < MEDIUM_WINDOW_MS);
     if (!isSilent) return "ask";
     this.#approved.set(name, Math.max(now, last));
     return "execute";
   }
 
-  /** The person approved an agent here, by a prompt or a grant. */
-  approve(conversation: Uint8Array, agent: Principal, scope: string, now: number): void {
-    this.#approved.set(approvalName(conversation, agent, scope), now);
+  #isRemembered(
+    conversation: Uint8Array,
+    agent: Principal,
+    { tool, scope }: RequestPlace,
+    now: number,
+  ): boolean {
+    const remembered = this.#remembered.get(
+      rememberedName({ conversation: hex(conversation), agent: principalName(agent), tool }),
+    );
+    if (remembered?.scope !== scope) return false;
+    // A clock that was set back makes no silence longer.
+    const left = remembered.until - now;
+    return left > 0 && left <= MAX_REMEMBERED_DAYS * DAY_MS;
   }
 
-  withdraw(conversation: Uint8Array, agent: Principal, scope: string): void {
-    this.#approved.delete(approvalName(conversation, agent, scope));
+  /**
+   * From now on this tool of the agent runs unasked in this conversation, for so many days. Throws
+   * `UsageError` for more than 30 days, for a `high` tool, and for none of this device.
+   */
+  remember(
+    conversation: Uint8Array,
+    agent: Principal,
+    request: RequestPlace,
+    manifest: Sensitivity | null,
+    days: number,
+    now: number,
+  ): void {
+    if (!(days >= 1 && days <= MAX_REMEMBERED_DAYS)) {
+      throw new UsageError("an approval is remembered for 1 to 30 days");
+    }
+    const tool = this.tool(request.tool);
+    if (!tool || tool.scope !== request.scope) {
+      throw new UsageError("this device has no such tool under this scope");
+    }
+    if (rankOf(tool, manifest) >= RANK.high) throw new UsageError("a high tool always asks");
+    for (const [name, { until }] of this.#remembered) {
+      if (until <= now) this.#remembered.delete(name);
+    }
+    const remembered = {
+      conversation: hex(conversation),
+      agent: principalName(agent),
+      tool: request.tool,
+      scope: request.scope,
+      until: now + days * DAY_MS,
+    };
+    this.#remembered.set(rememberedName(remembered), remembered);
+  }
+
+  /**
+   * Forgets what was approved or remembered of an agent: of one scope or of all, in one
+   * conversation or in all. False if there was nothing.
+   */
+  withdraw(conversation: Uint8Array | null, agent: Principal, scope: string | null): boolean {
+    const who = principalName(agent);
+    const where = conversation && hex(conversation);
+    let isChanged = false;
+    for (const [name, each] of this.#remembered) {
+      if (each.agent !== who || (scope !== null && each.scope !== scope)) continue;
+      if (where !== null && each.conversation !== where) continue;
+      isChanged = this.#remembered.delete(name);
+    }
+    for (const name of this.#approved.keys()) {
+      const [in_, by] = name.split(":", 2);
+      if (by !== who || (scope !== null && name !== `${in_}:${by}:${scope}`)) continue;
+      if (where !== null && in_ !== where) continue;
+      isChanged = this.#approved.delete(name);
+    }
+    return isChanged;
+  }
+
+  /** The person approved a scope of an agent here. `ToolRequest` remembers tools instead. */
+  approve(conversation: Uint8Array, agent: Principal, scope: string, now: number): void {
+    this.#approved.set(approvalName(conversation, agent, scope), now);
   }
 
   /** To be stored durably *before* the device executes. False if it began before. */
@@ -87,6 +187,19 @@ export class Consents {
     this.#begun.add(name);
     return true;
   }
+}
+
+/** A manifest may raise the sensitivity, never lower it. */
+function rankOf(tool: Tool, manifest: Sensitivity | null): number {
+  // A word of the server's own is the highest one.
+  const named = manifest ? (RANK[manifest] ?? RANK.high) : RANK.low;
+  return Math.max(RANK[tool.sensitivity], named);
+}
+
+function rememberedName(
+  { conversation, agent, tool }: Pick<StoredRemembered, "conversation" | "agent" | "tool">,
+): string {
+  return `${conversation}:${agent}:${tool}`;
 }
 
 function begunName(agent: Principal, requestId: string): string {
