@@ -69,6 +69,25 @@ export class IdConflict extends BlindpipeError {
   }
 }
 
+const MAX_CAUSES = 8;
+/** Timeouts and refusals of a service that is away or busy, on its way or behind a proxy. */
+const OUTAGE_STATUSES = [408, 429, 502, 503, 504];
+
+/**
+ * Whether the service was away or busy, also as the cause of another error: the same may succeed
+ * later without a change.
+ */
+export function isOutage(error: unknown): boolean {
+  let found = error;
+  for (let depth = 0; found instanceof Error && depth < MAX_CAUSES; depth++) {
+    if (found instanceof BlindpipeError) {
+      return found.retryable || OUTAGE_STATUSES.includes(found.status);
+    }
+    found = found.cause;
+  }
+  return false;
+}
+
 /** Neither this device's records nor the person allow a tool request. Nothing has run. */
 export class NotApproved extends BlindpipeError {
   override readonly name = "NotApproved";

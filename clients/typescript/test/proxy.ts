@@ -143,6 +143,11 @@ export class Proxy {
     for (const client of this.#clients) client.terminate();
   }
 
+  /** Ends every connection with this code, as the service would. */
+  end(code: number): void {
+    for (const client of this.#clients) client.close(code);
+  }
+
   close(): void {
     for (const client of this.#clients) client.terminate();
     this.#server.closeAllConnections();

@@ -4,7 +4,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from "node:ht
 import type { AddressInfo } from "node:net";
 import { mock, test } from "node:test";
 import { WebSocket, WebSocketServer } from "ws";
-import { Closed, RateLimited } from "@blindpipe/client/agent";
+import { Closed, ConnectionLost, RateLimited } from "@blindpipe/client/agent";
 import { Http } from "#dist/transport/http.js";
 import { HookCaller, SILENT, type Hooks } from "#dist/hooks.js";
 import { Socket } from "#dist/transport/socket.js";
@@ -15,7 +15,8 @@ const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve)
 
 interface Given {
   readonly endings: readonly Ending[];
-  readonly renewals?: boolean[];
+  /** An error where the service cannot say. */
+  readonly renewals?: (boolean | Error)[];
   readonly hooks?: Partial<Hooks>;
 }
 
@@ -58,7 +59,11 @@ async function waitsAfter({ endings, renewals = [], hooks = {} }: Given): Promis
       SILENT,
     ),
     auth: async () => ({ type: "auth" }),
-    renew: async () => renewals.shift()!,
+    renew: async () => {
+      const renewal = renewals.shift()!;
+      if (renewal instanceof Error) throw renewal;
+      return renewal;
+    },
     holders: async () => ["another"],
     onFrame: () => {},
     onReady: () => {},
@@ -103,6 +108,98 @@ test("a refused credential is renewed, or ends it", async () => {
     const closed = waitsAfter({ endings: [[code]], renewals: [false] });
     await assert.rejects(closed, (error) => error instanceof Closed && error.closeCode === code);
   }
+});
+
+test("a renewal that the service cannot answer is tried again, later and later", async () => {
+  const away = new ConnectionLost();
+  const outage = Array.from({ length: 7 }, () => away);
+  const endings = Array.from({ length: 9 }, (): Ending => [4401]);
+  const waits = await waitsAfter({ endings, renewals: [...outage, true, away] });
+  assert.deepEqual(waits, [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000, 0, 1_000]);
+  const ended = waitsAfter({ endings: [[4401], [4401]], renewals: [away, false] });
+  await assert.rejects(ended, (error) => error instanceof Closed && error.closeCode === 4401);
+});
+
+test("a token that is about to end is renewed once the service answers", async () => {
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  const renewed = new Promise<object>((resolve) => {
+    server.on("connection", (socket) => {
+      socket.once("message", () => {
+        socket.send('{"type":"ready"}');
+        socket.send('{"type":"auth.expiring"}');
+        socket.once("message", (data) => resolve(JSON.parse(String(data))));
+      });
+    });
+  });
+  await new Promise((resolve) => server.once("listening", resolve));
+  const { port } = server.address() as AddressInfo;
+  const stop = new AbortController();
+  const random = mock.method(Math, "random", () => 0);
+  const faults: ("renew" | "auth")[] = ["renew", "auth", "renew"];
+  const fail = (what: "renew" | "auth"): void => {
+    if (faults[0] === what) throw new ConnectionLost(faults.shift());
+  };
+  let isFirst = true;
+  const socket = new Socket({
+    url: `http://127.0.0.1:${port}`,
+    webSocket: async (url) => new WebSocket(url) as never,
+    hooks: new HookCaller({}, SILENT),
+    auth: async () => {
+      if (isFirst) isFirst = false;
+      else fail("auth");
+      return { type: "auth", access_token: "fresh" };
+    },
+    renew: async () => (fail("renew"), true),
+    holders: async () => [],
+    onFrame: () => {},
+    onReady: () => {},
+    signal: stop.signal,
+  });
+  const run = socket.run();
+  try {
+    assert.deepEqual(await renewed, { type: "auth.renew", access_token: "fresh" });
+    assert.deepEqual(faults, []);
+  } finally {
+    random.mock.restore();
+    stop.abort();
+    await run;
+    server.close();
+  }
+});
+
+test("a frame that is none ends the connection, and not the program", async () => {
+  const texts = ["no json", "null", "7", '{"type":"event"}'];
+  const server = new WebSocketServer({ port: 0, host: "127.0.0.1" });
+  const left = [...texts];
+  server.on("connection", (socket) => socket.once("message", () => socket.send(left.shift()!)));
+  await new Promise((resolve) => server.once("listening", resolve));
+  const { port } = server.address() as AddressInfo;
+  const stop = new AbortController();
+  const random = mock.method(Math, "random", () => 0);
+  let connections = 0;
+  const socket = new Socket({
+    url: `http://127.0.0.1:${port}`,
+    webSocket: async (url) => {
+      if (connections++ === texts.length) stop.abort();
+      return new WebSocket(url) as never;
+    },
+    hooks: new HookCaller({}, SILENT),
+    auth: async () => ({ type: "auth" }),
+    renew: async () => false,
+    holders: async () => [],
+    onFrame: () => {
+      throw new TypeError("an event without data");
+    },
+    onReady: () => {},
+    signal: stop.signal,
+  });
+  try {
+    await socket.run();
+  } finally {
+    random.mock.restore();
+    server.close();
+  }
+  assert.equal(connections, texts.length + 1);
 });
 
 /** A service with these answers, one after the other, and a client of it. */

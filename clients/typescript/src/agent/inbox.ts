@@ -1,9 +1,10 @@
 /** The agent's inbox: events taken in by their order, handled, retried, acknowledged. */
-import type { Session } from "../core/session.js";
+import { observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
+import { isOutage } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
-import { sleep } from "../transport/wait.js";
+import { outageJitter, sleep } from "../transport/wait.js";
 import { Dispatcher } from "./dispatcher.js";
 import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
 import type { AgentParts } from "./parts.js";
@@ -72,7 +73,7 @@ export class Inbox {
       toolCalls.deliver(event.data as unknown as ToolCallOutcome);
     }
     this.#intake = this.#intake.then(async () => {
-      await this.observe(event, session);
+      await observe(event, session, this.setup.logger);
       if (isStandby || this.setup.stopping.aborted) this.load.remove(length);
       else this.#dispatcher.push(event);
     });
@@ -90,16 +91,6 @@ export class Inbox {
     this.setup.hooks.call("resync", details);
   }
 
-  async observe(event: EventObject, session: Session): Promise<void> {
-    try {
-      await session.observe(event);
-    } catch (error) {
-      // A read that failed is repeated when something needs what it would have answered.
-      const { name } = error as Error;
-      this.setup.logger.warn("an event could not be looked into", { name });
-    }
-  }
-
   /** Runs the handlers of an event until they succeed, or the last try has failed. */
   async #handle(event: EventObject): Promise<void> {
     const stop = new AbortController();
@@ -115,15 +106,26 @@ export class Inbox {
   async #tryUntilHandled(event: EventObject, signal: AbortSignal): Promise<void> {
     const { options, processor, parts, hooks, stopping } = this.setup;
     const delays = options.retryDelays ?? DEFAULT_RETRY_DELAYS_MS;
-    for (let attempt = 0; ; attempt++) {
+    const route = `handler of ${event.event}`;
+    let failures = 0;
+    let outages = 0;
+    for (;;) {
       try {
         const isReplayed = event.seq <= this.replayedTo;
         return await processor.process(event, parts, isReplayed, signal);
       } catch (error) {
         if (stopping.aborted) throw error;
-        const wait_ms = delays[attempt];
+        if (isOutage(error)) {
+          // The handler is not to blame: this uses up no tries.
+          const wait_ms = Math.round(outageJitter(outages++));
+          hooks.call("retry", { attempt: outages, wait_ms, route });
+          await sleep(wait_ms, stopping);
+          continue;
+        }
+        outages = 0;
+        const wait_ms = delays[failures++];
         if (wait_ms === undefined) return this.#deadLetter(event, error);
-        hooks.call("retry", { attempt: attempt + 1, wait_ms, route: `handler of ${event.event}` });
+        hooks.call("retry", { attempt: failures, wait_ms, route });
         await sleep(wait_ms, stopping);
       }
     }

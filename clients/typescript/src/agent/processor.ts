@@ -2,6 +2,7 @@
 import { equal, fromBase64, hex } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
+import { Recent } from "../e2ee/native.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
 import { isOfItsConversation, isSameId } from "../core/opened.js";
 import type { Session } from "../core/session.js";
@@ -66,6 +67,7 @@ interface Found {
   readonly answer: QuestionAnswer | null;
 }
 
+const MAX_HANDLED_EVENTS = 10_000;
 const NOBODY: Found = { handlers: [], answer: null };
 
 export class Processor {
@@ -77,6 +79,8 @@ export class Processor {
 
   /** Origins of the events whose handlers run. */
   readonly #running = new Set<string>();
+  /** Origins of what was handled and is no sealed message: those are remembered by their room. */
+  readonly #handled = new Recent<true>(MAX_HANDLED_EVENTS);
 
   /**
    * Runs the handlers once. A message that does not open goes to a hook, and is handled. Throws
@@ -106,12 +110,13 @@ export class Processor {
     if (this.#running.has(name)) throw new AlreadyRunning();
     const message = answered?.opened.encrypted ? answered.message : null;
     // Another delivery may have been handled since this one was opened.
-    if (message && parts.session.hasHandled(message)) return;
+    if (message ? parts.session.hasHandled(message) : this.#handled.get(name)) return;
     this.#running.add(name);
     try {
       const context = new Context({ parts, event, answered, origin, isReplayed, signal, answer });
       await this.handlers.run(context, handlers);
       if (message) parts.session.remember(message);
+      else this.#handled.set(name, true);
     } finally {
       this.#running.delete(name);
     }

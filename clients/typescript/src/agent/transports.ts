@@ -1,6 +1,7 @@
 /** The ways by which events come: a socket, long polls, deliveries. */
+import { observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
-import { BlindpipeError, Closed } from "../errors.js";
+import { BlindpipeError, Closed, isOutage } from "../errors.js";
 import { CursorExpired } from "../generated/errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import type { Http } from "../transport/http.js";
@@ -146,7 +147,7 @@ export async function readByPoll(
         inbox.resync({ oldest: String(oldest), head: String(head) }, begin);
         cursor = inbox.received ?? undefined;
         if (begin === "head") await pause();
-      } else if (error instanceof BlindpipeError && error.retryable) {
+      } else if (isOutage(error) || (error instanceof BlindpipeError && error.status >= 500)) {
         await pause();
       } else {
         throw error;
@@ -155,7 +156,11 @@ export async function readByPoll(
   }
   await inbox.finish();
   const last = await inbox.kept();
-  if (last !== null) await ackByRest(parts, last);
+  if (last === null) return;
+  await ackByRest(parts, last).catch((error: unknown) => {
+    // The next run is given the same events again.
+    if (!isOutage(error)) throw error;
+  });
 }
 
 /** The next poll acknowledges, so it waits until the lessons of what was handled are kept. */
@@ -209,10 +214,14 @@ async function deliver(
     deadline.signal.addEventListener("abort", () => resolve("too slow"), { once: true });
   });
   try {
-    const outcome = await Promise.race([deliverNow(event, started, deadline.signal), tooSlow]);
+    const handled = deliverNow(event, started, deadline.signal, logger);
+    // After the deadline nobody waits for it.
+    handled.catch(() => {});
+    const outcome = await Promise.race([handled, tooSlow]);
     return outcome === "too slow" ? later("not in time") : Response.json({});
   } catch (error) {
     if (error instanceof AlreadyRunning) return later("an earlier delivery is being handled");
+    if (isOutage(error)) return later("the service is away");
     logger.error("a handler has failed", { name: (error as Error).name });
     return new Response("the handler has failed", { status: 500 });
   } finally {
@@ -230,12 +239,13 @@ async function deliverNow(
   event: EventObject,
   started: () => Promise<Delivered>,
   signal: AbortSignal,
+  logger: Logger,
 ): Promise<void> {
   const { parts, processor, save } = await started();
   if (event.event === "artifact_response") {
     parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
   }
-  await parts.session.observe(event);
+  await observe(event, parts.session, logger);
   // A delivery tells which attempt it is.
   const isReplayed = Number((event as { attempt?: number }).attempt ?? 1) > 1;
   await processor.process(event, parts, isReplayed, signal);

@@ -90,11 +90,16 @@ export class Account {
   }
 
   async token(): Promise<string | null> {
-    if (this.#accessToken && Date.now() > this.#expiresAt - RENEW_BEFORE_MS) await this.renew();
+    if (this.#accessToken && Date.now() > this.#expiresAt - RENEW_BEFORE_MS) {
+      await this.renew().catch((error: unknown) => {
+        // The present token is good for as long as it lasts.
+        if (Date.now() >= this.#expiresAt) throw error;
+      });
+    }
     return this.#accessToken;
   }
 
-  /** A new access token; false if the session has ended. */
+  /** A new access token; false if the session has ended. Throws where the service cannot say. */
   renew(): Promise<boolean> {
     this.#renewal ??= this.#refresh().finally(() => (this.#renewal = null));
     return this.#renewal;

@@ -8,10 +8,16 @@ import { safetyNumber } from "../e2ee/safety.js";
 import { isSameId } from "../core/opened.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
-import { BlindpipeError } from "../errors.js";
+import { BlindpipeError, isOutage } from "../errors.js";
 import { HookCaller, type Hooks, type Logger, SILENT } from "../hooks.js";
 import type { Fetch } from "../transport/http.js";
-import { Socket, type WebSocketFactory, defaultWebSocket } from "../transport/socket.js";
+import {
+  type Frame,
+  Socket,
+  type WebSocketFactory,
+  defaultWebSocket,
+} from "../transport/socket.js";
+import { outageJitter, sleep } from "../transport/wait.js";
 import { Account } from "./account.js";
 import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
@@ -313,13 +319,16 @@ export class Client {
     const reader = new EventReader({
       session: this.session,
       hooks: this.#hooks,
+      logger: this.options.logger ?? SILENT,
       consents: this.#consents,
       conversation: (id) => (this.#rotator ? this.conversation(id) : null),
     });
     try {
       await this.#checkOwnList();
       for await (const frame of queue) {
-        for (const event of await reader.read(frame)) {
+        const read = await this.#read(reader, frame, closing.signal);
+        if (!read) return;
+        for (const event of read) {
           yield event;
           if (event.type === "tool_request") await this.#answerUnknown(event.request);
         }
@@ -329,6 +338,25 @@ export class Client {
       closing.abort();
       queue.end(null);
       await ended;
+    }
+  }
+
+  /** While the service is away, events wait in their order. Null at the end. */
+  async #read(
+    reader: EventReader,
+    frame: Frame,
+    signal: AbortSignal,
+  ): Promise<ClientEvent[] | null> {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        return await reader.read(frame);
+      } catch (error) {
+        if (signal.aborted) return null;
+        if (!isOutage(error)) return reader.unread(frame, error);
+        const wait_ms = Math.round(outageJitter(attempt));
+        this.#hooks.call("retry", { attempt: attempt + 1, wait_ms, route: "reading of an event" });
+        await sleep(wait_ms, signal).catch(() => {});
+      }
     }
   }
 

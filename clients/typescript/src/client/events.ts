@@ -5,10 +5,10 @@ import type { Principal } from "../e2ee/keys.js";
 import { principalName } from "../e2ee/keys.js";
 import { Recent } from "../e2ee/native.js";
 import { isOfItsConversation } from "../core/opened.js";
-import type { Session } from "../core/session.js";
+import { type Session, observe } from "../core/session.js";
 import type { EventObject, Message, ToolCall } from "../core/types.js";
-import { Closed } from "../errors.js";
-import type { HookCaller } from "../hooks.js";
+import { BlindpipeError, Closed } from "../errors.js";
+import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
 import type { Frame } from "../transport/socket.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
@@ -47,6 +47,7 @@ const MAX_STREAMS = 1_000;
 export interface EventReaderParts {
   readonly session: Session;
   readonly hooks: HookCaller;
+  readonly logger: Logger;
   readonly consents: ConsentKeeper;
   /** Null before this device has keys. */
   readonly conversation: (id: string) => Conversation | null;
@@ -80,8 +81,27 @@ export class EventReader {
     }
   }
 
+  /** As far as an event can be shown that fails to be read for good. */
+  unread(frame: Frame, error: unknown): ClientEvent[] {
+    const event = frame as unknown as EventObject;
+    this.parts.logger.warn("an event could not be read", { name: (error as Error).name });
+    if (frame.type !== "event") return [];
+    const isRefused = error instanceof BlindpipeError;
+    const fault = new DecryptError(isRefused ? "no_epoch_key" : "malformed");
+    if (event.event !== "message.created" && event.event !== "artifact_request") {
+      return [{ type: "event", event }];
+    }
+    this.#undecryptable(event, fault);
+    const conversation = event.conversation_id && this.parts.conversation(event.conversation_id);
+    if (event.event !== "message.created" || !conversation) return [];
+    const message = event.data as unknown as Message | null;
+    // Of something without a sender there is nothing to show.
+    if (!message?.sender) return [];
+    return [{ type: "message", event, conversation, message, opened: null, fault }];
+  }
+
   async #readEvent(event: EventObject): Promise<ClientEvent[]> {
-    await this.parts.session.observe(event);
+    await observe(event, this.parts.session, this.parts.logger);
     if (event.event === "message.created") return this.#readMessage(event);
     if (event.event === "artifact_request") return this.#readToolRequest(event);
     return [{ type: "event", event }];

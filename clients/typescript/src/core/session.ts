@@ -9,6 +9,7 @@ import { type KeyPair, type OpeningKeys, type Principal, principalName } from ".
 import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
 import type { Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
+import type { Logger } from "../hooks.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
 import { Envelopes, type OpenedMessage, proof } from "./opened.js";
@@ -421,6 +422,20 @@ export class Session {
     const envelope = fromBase64(text);
     const createdAt = Date.now();
     return this.open(conversationId, { sender, place, envelope, createdAt, isLive: true });
+  }
+}
+
+/** Takes note of what an event says about keys and members. */
+export async function observe(
+  event: EventObject,
+  session: Session,
+  logger: Logger,
+): Promise<void> {
+  try {
+    await session.observe(event);
+  } catch (error) {
+    // A read that failed is repeated when something needs what it would have answered.
+    logger.warn("an event could not be looked into", { name: (error as Error).name });
   }
 }
 

@@ -2,7 +2,7 @@
 import { Closed, ConnectionLost } from "../errors.js";
 import { type HookCaller } from "../hooks.js";
 import { makeError } from "./http.js";
-import { type Deferred, deferred, reconnectJitter, sleep } from "./wait.js";
+import { type Deferred, deferred, outageJitter, reconnectJitter, sleep } from "./wait.js";
 
 /** A frame of the server or the client. */
 export interface Frame {
@@ -35,7 +35,10 @@ export interface SocketOptions {
   readonly hooks: HookCaller;
   /** The `auth` frame of this moment. */
   readonly auth: () => Promise<Frame>;
-  /** Renews the token after a 4401; true if a new one is there. */
+  /**
+   * Renews the token after a 4401; true if a new one is there, false if the session has ended. It
+   * throws where nobody can say.
+   */
   readonly renew: () => Promise<boolean>;
   /** The connections or devices that hold the places, for a 4409. */
   readonly holders: () => Promise<readonly string[]>;
@@ -68,6 +71,7 @@ export class Socket {
   #leave: () => void = () => {};
   #ready = false;
   #attempt = 0;
+  #failedRenewals = 0;
   #reference = 0;
   readonly #answers = new Map<string, Deferred<Frame>>();
 
@@ -115,14 +119,28 @@ export class Socket {
     signal.addEventListener("abort", stop, { once: true });
     if (signal.aborted) stop();
     let afterMs: number | null = null;
-    socket.onopen = () => socket.send(JSON.stringify(auth));
+    // Nothing that a listener throws has anybody to catch it.
+    const lost = (): void => closed.resolve({ code: CLOSE_CODE_NONE, afterMs: null });
+    socket.onopen = () => {
+      try {
+        socket.send(JSON.stringify(auth));
+      } catch {
+        lost();
+      }
+    };
     socket.onerror = () => {};
     socket.onmessage = (event: { data: unknown }) => {
       watch.heard();
-      const text = String(event.data);
-      const frame = JSON.parse(text) as Frame;
-      if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
-      this.#take(frame, text.length, watch);
+      try {
+        const text = String(event.data);
+        const frame = JSON.parse(text) as Frame;
+        if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
+        this.#take(frame, text.length, watch);
+      } catch {
+        // What is no frame of the service ends the connection: it may have lost something.
+        socket.close(CLOSE_CODE_NORMAL);
+        lost();
+      }
     };
     socket.onclose = (event: { code: number }) => closed.resolve({ code: event.code, afterMs });
     const ending = await closed.promise;
@@ -145,6 +163,7 @@ export class Socket {
         return;
       case "caught_up":
         this.#attempt = 0;
+        this.#failedRenewals = 0;
         this.options.hooks.call("caught_up");
         break;
       case "auth.expiring":
@@ -160,11 +179,20 @@ export class Socket {
     this.options.onFrame(frame, length);
   }
 
+  /** Renews while this connection lasts. A session that has ended is told by its close code. */
   async #renewAuth(): Promise<void> {
-    const renewed = await this.options.renew().catch(() => false);
-    if (!renewed) return;
-    const { access_token } = (await this.options.auth()) as { access_token?: unknown };
-    this.send({ type: "auth.renew", access_token });
+    const connection = this.#current;
+    const { signal, renew, auth } = this.options;
+    for (let attempt = 0; connection === this.#current && !signal.aborted; attempt++) {
+      try {
+        if (!(await renew())) return;
+        const { access_token } = (await auth()) as { access_token?: unknown };
+        if (connection === this.#current) this.send({ type: "auth.renew", access_token });
+        return;
+      } catch {
+        await sleep(outageJitter(attempt), signal).catch(() => {});
+      }
+    }
   }
 
   #answer(frame: Frame): void {
@@ -222,8 +250,7 @@ export class Socket {
     if (afterMs !== null) return afterMs;
     switch (code) {
       case 4401:
-        if (await this.options.renew().catch(() => false)) return 0;
-        throw new Closed("the credential was refused", code);
+        return this.#waitForRenewal(code);
       case 4400:
       case 4403:
       case 1002:
@@ -249,6 +276,19 @@ export class Socket {
       default:
         return this.#jitter();
     }
+  }
+
+  /** Only the service's own word ends a session: while it is away, nothing is known. */
+  async #waitForRenewal(code: number): Promise<number> {
+    let isRenewed: boolean;
+    try {
+      isRenewed = await this.options.renew();
+    } catch {
+      return outageJitter(this.#failedRenewals++);
+    }
+    this.#failedRenewals = 0;
+    if (!isRenewed) throw new Closed("the credential was refused", code);
+    return 0;
   }
 
   #jitter(): number {

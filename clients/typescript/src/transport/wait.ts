@@ -30,6 +30,14 @@ export function reconnectJitter(attempt: number): number {
   return fullJitter(attempt, FIRST_RECONNECT_MS, MAX_RECONNECT_MS);
 }
 
+const FIRST_OUTAGE_MS = 1_000;
+const MAX_OUTAGE_MS = 30_000;
+
+/** The wait for a service that is away, before the same is tried again. */
+export function outageJitter(attempt: number): number {
+  return fullJitter(attempt, FIRST_OUTAGE_MS, MAX_OUTAGE_MS);
+}
+
 /** A promise with its ends. */
 export interface Deferred<T> {
   readonly promise: Promise<T>;
