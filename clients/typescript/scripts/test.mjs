@@ -34,6 +34,7 @@ const ALONE = new Set([
   "dispatcher",
   "webcrypto",
   "consents",
+  "webhooks",
   "types",
   "reconnects",
   "browser",

@@ -120,7 +120,7 @@ function receiver(options: AgentOptions, onDeath: () => void): RequestListener {
     const url = cluster.nodes[attempt % 2]!;
     const agent = new Agent({ ...options, url, fetch: world.fetch }).on("message", handler(world));
     // The dead answer nothing: the gateway before them does, and a late answer finds it closed.
-    void toNode(agent.webhook(SECRET))(request, response).catch(() => {});
+    void toNode(agent.webhook(SECRET))(request, response);
     void world.death.then(() => {
       if (response.headersSent) return;
       onDeath();

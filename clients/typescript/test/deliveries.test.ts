@@ -16,7 +16,7 @@ before(async () => {
 
 after(() => cluster?.stop());
 
-const SECRET = "a secret";
+const SECRET = "a secret of one's own making";
 
 test("while a delivery is handled, the same message again is asked for later", async () => {
   const options = await cluster.agent("busy", ada.client);

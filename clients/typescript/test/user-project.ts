@@ -24,7 +24,7 @@ agent.onAnswer(
   "deploy",
   async (ctx) => void (await ctx.reply(String(ctx.answer.state["version"]))),
 );
-export const POST: (request: Request) => Promise<Response> = agent.webhook("whsec_x");
+export const POST: (request: Request) => Promise<Response> = agent.webhook("a secret of one's own making");
 export const node = toNode(POST);
 export const key: string = AgentKey.random().toText();
 export const password: string = generateProtectionPassword();

@@ -186,6 +186,7 @@ export class Agent {
   /**
    * A receiver of deliveries. A handler has 9 s there; slow ones belong on a socket or a poll. A
    * delivery is answered 200 once its handler has ended. While the secret is rotated, give both.
+   * Throws `UsageError` for a secret of less than 24 bytes.
    */
   webhook(secrets: WebhookSecrets): WebhookHandler {
     const started = async (): Promise<Delivered> => {

@@ -15,7 +15,9 @@ import { Resyncs } from "./resyncs.js";
 import {
   type WebhookHandler,
   type WebhookSecrets,
+  deliveredBytes,
   readDelivery,
+  standardKeys,
   verifyDelivery,
 } from "./webhook.js";
 
@@ -185,18 +187,21 @@ export interface Delivered {
   readonly save: () => Promise<boolean>;
 }
 
-/** A receiver: genuine deliveries are answered 200 once their handler has ended. */
+/** A receiver, which never rejects: genuine deliveries are answered 200 once their handler has ended. */
 export function receiver(
   secrets: WebhookSecrets,
   started: () => Promise<Delivered>,
   logger: Logger,
 ): WebhookHandler {
+  standardKeys(secrets);
   return async (request) => {
-    const body = new Uint8Array(await request.arrayBuffer());
+    const body = await deliveredBytes(request);
+    if (body instanceof Response) return body;
     if (!(await verifyDelivery(secrets, request.headers, body))) {
       return new Response("not genuine", { status: 401 });
     }
     const delivery = readDelivery(body);
+    if (!delivery) return new Response("no delivery", { status: 400 });
     if (delivery.type === "challenge") return Response.json({ challenge: delivery.challenge });
     if (delivery.type === "test") return Response.json({});
     return deliver(delivery.event, started, logger);
