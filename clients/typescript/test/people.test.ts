@@ -152,7 +152,7 @@ test("files are sealed before they leave", async () => {
 
 test("clear text goes to somebody without bp1 only by choice, and comes under a mark", async () => {
   const { key: _, ...options } = await cluster.agent("plain", ada.client);
-  const agent = new Agent(options).on("message", (ctx) => ctx.reply(`plain: ${ctx.text}`));
+  const agent = new Agent({ ...options, plaintext: "allow" }).on("message", (ctx) => ctx.reply(`plain: ${ctx.text}`));
   await running(agent, async () => {
     const conversation = await ada.client.openAgent(options.agentId);
     await assert.rejects(conversation.send("hello"), { name: "KeyUnavailable" });

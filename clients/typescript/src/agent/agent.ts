@@ -39,7 +39,7 @@ export class Agent {
     this.#processor = new Processor(options, this.#handlers, this.#hooks);
   }
 
-  /** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`. */
+  /** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PLAINTEXT` and `_PINS`. */
   static fromEnv(overrides: Partial<AgentOptions> = {}): Agent {
     return new Agent({ ...optionsFromEnv(process.env), ...overrides });
   }

@@ -13,9 +13,9 @@ export interface AgentOptions {
   readonly agentId: string;
   /** `hsk_…` */
   readonly token: string;
-  /** `bpk_…`, several with commas, newest first. Without it the agent speaks clear. */
+  /** `bpk_…`, several with commas, newest first. An agent without it needs `plaintext: "allow"`. */
   readonly key?: string | readonly AgentKey[] | undefined;
-  /** `allow` handles what comes in clear, and answers it in clear. */
+  /** `allow` handles what comes in clear where nothing was ever encrypted, and answers in clear. */
   readonly plaintext?: "refuse" | "allow" | undefined;
   /** A file's path, or the developer's own store. Without it, each start is a first contact. */
   readonly pins?: string | PinStore | undefined;
@@ -38,7 +38,7 @@ export const DEFAULT_RETRY_DELAYS_MS = [1_000, 5_000, 25_000, 125_000];
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`. */
+/** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PLAINTEXT` and `_PINS`. */
 export function optionsFromEnv(environment: Environment): AgentOptions {
   const required = (name: string): string => {
     const value = environment[name];
@@ -50,11 +50,26 @@ export function optionsFromEnv(environment: Environment): AgentOptions {
     agentId: required("BLINDPIPE_AGENT_ID"),
     token: required("BLINDPIPE_TOKEN"),
     key: environment["BLINDPIPE_KEY"] || undefined,
+    plaintext: plaintextOf(environment["BLINDPIPE_PLAINTEXT"]),
     pins: environment["BLINDPIPE_PINS"] || undefined,
   };
 }
 
+function plaintextOf(value: string | undefined): AgentOptions["plaintext"] {
+  if (!value) return undefined;
+  if (value === "allow" || value === "refuse") return value;
+  throw new UsageError("BLINDPIPE_PLAINTEXT is allow or refuse");
+}
+
+/** A variable that is missing or misspelt sends no word in clear. */
+export function checkKeyOrPlaintext({ key, plaintext }: AgentOptions): void {
+  if ((key !== undefined && key.length > 0) || plaintext === "allow") return;
+  throw new UsageError(
+    'this agent has no key: set BLINDPIPE_KEY, or plaintext: "allow" (BLINDPIPE_PLAINTEXT=allow)',
+  );
+}
+
 export function seedsOf(key: AgentOptions["key"]): readonly AgentKey[] {
-  if (key === undefined) return [];
+  if (key === undefined || key.length === 0) return [];
   return typeof key === "string" ? AgentKey.parseAll(key) : key;
 }

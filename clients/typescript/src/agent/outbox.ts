@@ -45,11 +45,7 @@ export class Outbox {
   /** The payload of a draft, sealed where the conversation is encrypted. */
   async payload(draft: Draft): Promise<JsonObject> {
     const { conversationId, answered } = draft;
-    if (!this.session.hasKeys) return draft.content;
-    if (!(await this.session.isEncrypted(conversationId))) {
-      if (this.allowsClear && answered && !answered.opened.encrypted) return draft.content;
-      throw new KeyUnavailable();
-    }
+    if (!(await this.isSealed(draft))) return draft.content;
     const re = answered?.opened.re;
     const content = re ? { ...draft.content, re } : draft.content;
     return this.session.sealPayload(
@@ -62,6 +58,21 @@ export class Outbox {
       content,
       { answering: answered?.opened.epoch, addressed: draft.to },
     );
+  }
+
+  /**
+   * Whether a draft goes out sealed. Throws `KeyUnavailable` where it can neither be sealed nor may
+   * go in clear.
+   */
+  async isSealed({ conversationId, answered }: Draft): Promise<boolean> {
+    const { hasKeys } = this.session;
+    if (await this.session.isEncrypted(conversationId)) {
+      if (!hasKeys) throw new KeyUnavailable("this agent has no key for what is encrypted here");
+      return true;
+    }
+    const isAnswerInClear = answered !== null && !answered.opened.encrypted;
+    if (this.allowsClear && (!hasKeys || isAnswerInClear)) return false;
+    throw new KeyUnavailable();
   }
 
   /** Whether the server may have forgotten what an earlier run sent. */

@@ -124,21 +124,27 @@ export class Processor {
 
   #undecryptable(event: EventObject, { reason }: DecryptError): void {
     const conversation_id = event.conversation_id ?? null;
-    this.hooks.call("undecryptable", { reason, event_id: event.event_id, conversation_id });
+    const details = { reason, event_id: event.event_id, conversation_id };
+    this.options.logger?.warn("a message was not handled", details);
+    this.hooks.call("undecryptable", details);
   }
 
   /** The opened message; null if it was handled before. Throws `DecryptError`. */
   async #open(event: EventObject, session: Session): Promise<Answered | null> {
     const message = event.data as unknown as Message;
     const isSealed = message.payload?.["type"] === "encrypted";
-    if (!isSealed && session.hasKeys) {
+    if (!isSealed) {
       // Where anything was ever encrypted, clear text can be the server's own.
       const isAllowed = this.options.plaintext === "allow";
       if (!isAllowed || (await session.wasEncrypted(message.conversation_id))) {
         throw new DecryptError("clear");
       }
     }
-    if (!isSealed || !session.hasKeys) return { message, opened: session.clearMessage(message) };
+    if (!isSealed) return { message, opened: session.clearMessage(message) };
+    if (!session.hasKeys) {
+      session.sawEnvelope(message);
+      throw new DecryptError("no_epoch_key");
+    }
     const opened = await session.openMessage(message, true);
     if (opened.isReplay) return null;
     return { message, opened };

@@ -9,7 +9,7 @@ import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, SILENT } from "../hooks.js";
 import { Http } from "../transport/http.js";
 import type { Socket } from "../transport/socket.js";
-import { type AgentOptions, seedsOf } from "./options.js";
+import { type AgentOptions, checkKeyOrPlaintext, seedsOf } from "./options.js";
 import { Outbox } from "./outbox.js";
 import type { AgentParts } from "./parts.js";
 import { type PinStore, filePins } from "./pin-store.js";
@@ -29,6 +29,7 @@ export async function start(
   socket: () => Socket | null,
   signal: AbortSignal,
 ): Promise<Running> {
+  checkKeyOrPlaintext(options);
   const { agentId, token } = options;
   const logger = options.logger ?? SILENT;
   const http = new Http({
@@ -42,7 +43,7 @@ export async function start(
   const self: Principal = { type: "agent", id: agentId };
   const { pins, store, marks } = await loadTrust(options, self, keys, logger);
   await pins.directory(self, keys);
-  const allowsClear = keys.length === 0 || options.plaintext === "allow";
+  const allowsClear = options.plaintext === "allow";
   const saver = new Saver(store, logger);
   const session = new Session({
     http,

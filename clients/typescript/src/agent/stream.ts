@@ -79,7 +79,7 @@ export class MessageStream {
     const draft = this.parts.draft({});
     const { conversationId, answered } = draft;
     const n = this.#n++;
-    const isSealed = session.hasKeys && (await session.isEncrypted(conversationId));
+    const isSealed = await this.parts.outbox.isSealed(draft);
     const place = { kind: Kind.delta, streamId: this.id, n } as const;
     const data = isSealed
       ? await session.sealText(

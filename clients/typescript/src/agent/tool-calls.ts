@@ -2,7 +2,7 @@
 import { type JsonObject, encodeContent } from "../e2ee/content.js";
 import { Kind, type RequestPlace, requestDigest } from "../e2ee/context.js";
 import { envelopeOf } from "../e2ee/envelope.js";
-import { DecryptError, UsageError } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import { idBytes } from "../e2ee/bytes.js";
 import type { Session } from "../core/session.js";
 import type { ToolCallOutcome, ToolCallState } from "../core/types.js";
@@ -81,7 +81,7 @@ export class ToolCalls {
       arguments: options.arguments,
       ...(options.prompt === undefined ? {} : { prompt: options.prompt }),
     });
-    const isSealed = this.session.hasKeys && (await this.#mustSeal(conversationId));
+    const isSealed = await this.#isSealed(conversationId);
     const payload = isSealed
       ? await this.session.sealPayload(conversationId, place, content)
       : { type: "tool_call", ...(JSON.parse(new TextDecoder().decode(content)) as JsonObject) };
@@ -89,8 +89,10 @@ export class ToolCalls {
     return this.#judge(conversationId, place, content, outcome, isSealed);
   }
 
-  async #mustSeal(conversationId: string): Promise<boolean> {
-    return !this.allowsClear || (await this.session.isEncrypted(conversationId));
+  async #isSealed(conversationId: string): Promise<boolean> {
+    const mustSeal = !this.allowsClear || (await this.session.isEncrypted(conversationId));
+    if (!mustSeal || this.session.hasKeys) return mustSeal;
+    throw new KeyUnavailable("this agent has no key for what is encrypted here");
   }
 
   async #outcome(

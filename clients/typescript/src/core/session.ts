@@ -273,6 +273,11 @@ export class Session {
     }
   }
 
+  /** From now on nothing goes in clear where this envelope came, whether it opens or not. */
+  sawEnvelope({ conversation_id: id, payload }: Message): void {
+    if (payload?.["type"] === "encrypted" && isId(id)) this.#entry(id).room.sawEnvelope();
+  }
+
   /** As `isEncrypted`, for what was found there. Throws `DecryptError`. */
   async wasEncrypted(conversationId: string): Promise<boolean> {
     await this.#found(conversationId);
@@ -290,6 +295,7 @@ export class Session {
 
   /** `live`: from the inbox, not from the history. Throws `DecryptError`. */
   async openMessage(message: Message, isLive: boolean): Promise<OpenedMessage> {
+    this.sawEnvelope(message);
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const envelope = envelopeOf(message.payload);
     const clientMessageId = message.client_message_id;

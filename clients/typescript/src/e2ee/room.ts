@@ -146,6 +146,11 @@ export class Room {
     return this.#wasEncrypted;
   }
 
+  /** An envelope came, whether it opens or not. */
+  sawEnvelope(): void {
+    this.#wasEncrypted = true;
+  }
+
   get server(): ServerEpoch {
     return this.#server;
   }
