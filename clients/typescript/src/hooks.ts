@@ -13,6 +13,11 @@ export interface Hooks {
     conversation_id: string | null;
   }): void;
   key_changed(details: { type: string; principal_id: string; key_id: string | null }): void;
+  /**
+   * The server has refused a fresh secret, and nothing is sent under the one of before: members or
+   * keys have changed (`change`), it is too old (`age`), or neither (`none`).
+   */
+  not_rotated(details: { conversation_id: string; because: "change" | "age" | "none" }): void;
   dead_letter(details: { event_id: string; event: string; error: unknown }): void;
   resync(details: { oldest: string; head: string }): void;
 }

@@ -22,7 +22,7 @@ import { Account } from "./account.js";
 import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
 import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
-import { Rotator } from "./rotation.js";
+import { type NotGiven, type NotRotated, Rotator } from "./rotation.js";
 import { ConsentKeeper, type ConsentStore, type DeviceTool, type ToolRequest } from "./tool-requests.js";
 
 /** A removed device may know the secrets of the conversations that were active in this time. */
@@ -152,11 +152,23 @@ export class Client {
   #holdKeys(keys: DeviceKeys): void {
     this.trust.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
-    this.#rotator = new Rotator(this.#session, this.self, keys.signer, this.trust, (id, who) => {
+    const onNotGiven = (id: string, who: NotGiven): void => {
       const details = { type: who.because, principal_id: who.principal.id, key_id: null };
       this.#hooks.call("key_changed", details);
       this.options.logger?.warn("a member was given nothing", { conversation_id: id });
-    });
+    };
+    const onNotRotated = (conversation_id: string, because: NotRotated): void => {
+      this.#hooks.call("not_rotated", { conversation_id, because });
+      this.options.logger?.warn("a fresh secret was refused", { conversation_id, because });
+    };
+    this.#rotator = new Rotator(
+      this.#session,
+      this.self,
+      keys.signer,
+      this.trust,
+      onNotGiven,
+      onNotRotated,
+    );
   }
 
   #makeSession(keys: DeviceKeys | null): Session {
@@ -186,7 +198,7 @@ export class Client {
       if (Date.parse(last_activity_at) < since) return;
       if (epoch === 0) continue;
       try {
-        this.session.forget(id);
+        await this.session.mustRotate(id);
         await this.#rotator.rotate(id);
       } catch (error) {
         if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;

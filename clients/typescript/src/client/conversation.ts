@@ -110,10 +110,19 @@ export class Conversation {
       clientMessageId,
       inReplyTo: answered?.message.message_id,
     };
-    return session.sealPayload(this.id, place, re ? { ...body, re } : body, {
-      answering: epoch ?? undefined,
-      addressed: options.to,
-    });
+    const seal = (): Promise<JsonObject> =>
+      session.sealPayload(this.id, place, re ? { ...body, re } : body, {
+        answering: epoch ?? undefined,
+        addressed: options.to,
+      });
+    try {
+      return await seal();
+    } catch (error) {
+      if (!(error instanceof KeyUnavailable)) throw error;
+      // Members or keys have changed between the two.
+      await this.prepare(epoch);
+      return seal();
+    }
   }
 
   /** Makes a fresh secret if one is due before something is sealed, at least of this epoch. */
@@ -152,7 +161,7 @@ export class Conversation {
     return downloadFile(this.#http, content as unknown as FileContent);
   }
 
-  /** Makes a fresh secret at once. */
+  /** Makes a fresh secret at once. Throws `KeyUnavailable` where the server refuses one. */
   rotate(): Promise<void> {
     return this.parts.rotator.rotate(this.id);
   }
@@ -178,11 +187,14 @@ export class Conversation {
     return instance;
   }
 
-  /** Removes somebody from a group, and rotates at once. */
+  /**
+   * Removes somebody from a group, and rotates at once. Throws `KeyUnavailable` if the server
+   * refuses the fresh secret: then nothing more is sent here before there is one.
+   */
   async removeMember(principalId: string): Promise<void> {
     const path = `/groups/${this.id}/members/${principalId}`;
     await this.#http.data({ method: "DELETE", path });
-    this.parts.session.forget(this.id);
+    await this.parts.session.mustRotate(this.id);
     await this.rotate();
   }
 

@@ -6,6 +6,7 @@ import type { DirectoryKey, NoticeKind, Trust } from "../e2ee/trust.js";
 import { NOT_GIVEN, sealWrap } from "../e2ee/wrap.js";
 import type { Recipient } from "../core/directory.js";
 import type { Entry, Session } from "../core/session.js";
+import { KeyUnavailable } from "../e2ee/errors.js";
 import { BlindpipeError } from "../errors.js";
 import { RateLimited, RecipientsMismatch, VersionMismatch } from "../generated/errors.js";
 
@@ -19,6 +20,9 @@ export interface NotGiven {
   readonly deviceId: string | null;
   readonly because: NoticeKind;
 }
+
+/** Why a fresh secret was due. `none`: there is no other that may seal, or somebody wished it. */
+export type NotRotated = "change" | "age" | "none";
 
 /** Whether a conversation needs a fresh secret before anything is sent. */
 export function needsRotation(entry: Entry, self: Principal, answering: number | null): boolean {
@@ -38,9 +42,13 @@ export class Rotator {
     private readonly keys: KeyPair,
     private readonly pins: Trust,
     private readonly onNotGiven: (conversationId: string, who: NotGiven) => void,
+    private readonly onNotRotated: (conversationId: string, because: NotRotated) => void,
   ) {}
 
-  /** Makes the next epoch. Of two that rotate at once, both go on with the one that won. */
+  /**
+   * Makes the next epoch. Of two that rotate at once, both go on with the one that won. Throws
+   * `KeyUnavailable` where the server refuses it and the secret of before may not go on.
+   */
   async rotate(conversationId: string): Promise<void> {
     for (let attempt = 1; ; attempt++) {
       const entry = await this.session.load(conversationId);
@@ -50,23 +58,36 @@ export class Rotator {
       } catch (error) {
         if (!(error instanceof BlindpipeError)) throw error;
         if (await this.#isSettled(conversationId, entry, error)) return;
-        if (attempt >= MAX_TRIES) throw error;
+        if (attempt >= MAX_TRIES) throw this.#notRotated(conversationId, entry);
       }
     }
   }
 
   /** Whether there is a secret to seal with after all. */
   async #isSettled(conversationId: string, entry: Entry, error: BlindpipeError): Promise<boolean> {
+    const { grace } = this.session;
+    const now = Date.now();
     if (error instanceof VersionMismatch) {
       await this.session.readWraps(conversationId, entry);
-      return entry.room.sealable() !== null;
+      // A refusal alone makes no secret fresh.
+      return !needsRotation(entry, this.self, null);
     }
     if (error instanceof RecipientsMismatch) {
       entry.isStale = true;
       return false;
     }
-    if (error instanceof RateLimited && entry.room.sealable()) return true;
+    if (error instanceof RateLimited) {
+      grace.refused(conversationId, now);
+      if (entry.room.due(now) === "age" && grace.holds(conversationId, now)) return true;
+      throw this.#notRotated(conversationId, entry);
+    }
     throw error;
+  }
+
+  #notRotated(conversationId: string, { room }: Entry): KeyUnavailable {
+    const because = room.due(Date.now()) ?? "none";
+    this.onNotRotated(conversationId, because);
+    return new KeyUnavailable("the server has refused a fresh secret, which is due");
   }
 
   async #rotateFrom(conversationId: string, entry: Entry, base: number): Promise<void> {

@@ -195,7 +195,6 @@ export class ToolRequest {
   }
 
   async #refuse(status: string, reason: string): Promise<void> {
-    await this.parts.prepare(this.call.conversation_id);
     if (await this.#begin()) await this.#respond(status, reason, {});
   }
 
@@ -209,6 +208,8 @@ export class ToolRequest {
       reason,
     };
     const { session } = this.parts;
+    // Members may have changed while the tool ran.
+    await this.parts.prepare(conversation_id);
     const payload = await session.sealPayload(conversation_id, place, content);
     await session.options.http.data({
       method: "POST",

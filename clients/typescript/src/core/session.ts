@@ -54,8 +54,32 @@ export interface Entry {
   readonly envelopes: Envelopes;
 }
 
+/** How long an old secret goes on while the server refuses a fresh one. */
+const ROTATION_GRACE_MS = 10 * 60_000;
+
+/** The times since which the server's limit has refused rotations. */
+export class RotationGrace {
+  readonly #refusedAt = new Map<string, number>();
+
+  /** The limit has refused a rotation. */
+  refused(conversationId: string, now: number): void {
+    if (!this.#refusedAt.has(conversationId)) this.#refusedAt.set(conversationId, now);
+  }
+
+  /** Whether a secret that is only old may seal. */
+  holds(conversationId: string, now: number): boolean {
+    const since = this.#refusedAt.get(conversationId);
+    return since !== undefined && now - since < ROTATION_GRACE_MS && now >= since;
+  }
+
+  rotated(conversationId: string): void {
+    this.#refusedAt.delete(conversationId);
+  }
+}
+
 export class Session {
   readonly directory: Directory;
+  readonly grace = new RotationGrace();
   readonly #entries = new Map<string, Entry>();
 
   constructor(readonly options: SessionOptions) {
@@ -186,6 +210,7 @@ export class Session {
 
   /** A rotation of one's own has been accepted. */
   async rotated(conversationId: string, entry: Entry, epoch: number, own: string): Promise<void> {
+    this.grace.rotated(conversationId);
     this.#serverEpoch(entry, epoch, false);
     await this.takeWraps(conversationId, entry, epoch, [{ wrapped_key: own }]);
   }
@@ -252,6 +277,16 @@ export class Session {
   forget(conversationId: string): void {
     const entry = this.#entries.get(conversationId);
     if (entry) entry.isStale = true;
+  }
+
+  /** As `forget`; nothing is sealed there before there is a fresh secret. */
+  async mustRotate(conversationId: string): Promise<void> {
+    const { room } = this.#entry(conversationId);
+    room.mustRotate();
+    this.forget(conversationId);
+    await this.load(conversationId);
+    // A wrap that was read meanwhile is of before.
+    room.mustRotate();
   }
 
   /** Opens something that was found in a conversation. Throws `DecryptError`. */
@@ -388,7 +423,7 @@ export class Session {
     if (entry.room.server.epoch > entry.room.marks.epoch) {
       await this.readWraps(conversationId, entry);
     }
-    const secret = this.#sealable(entry, options.answering ?? null);
+    const secret = this.#sealable(conversationId, entry, options.answering ?? null);
     if (place.kind === Kind.message) this.#count(entry, secret.epoch);
     return seal({
       secret,
@@ -401,10 +436,14 @@ export class Session {
     });
   }
 
-  #sealable({ room }: Entry, answering: number | null): EpochKey {
-    // A person rotates before a send; where the limit forbids that, the newest goes on.
+  #sealable(conversationId: string, { room }: Entry, answering: number | null): EpochKey {
+    const now = Date.now();
+    const sealing = room.sealing(this.options.self, answering, now);
+    if ("with" in sealing) return sealing.with;
     const secret = room.sealable();
-    if (!secret || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();
+    // A person rotates before a send. Where the limit forbids that, an old secret goes on.
+    const isInGrace = room.due(now) === "age" && this.grace.holds(conversationId, now);
+    if (!secret || !isInGrace || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();
     return secret;
   }
 

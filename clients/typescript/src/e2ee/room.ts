@@ -216,7 +216,10 @@ export class Room {
       throw new DecryptError(pin ? "bad_signature" : "unknown_sender_key");
     }
     this.#wasEncrypted = true;
+    const isAbove = opened.epoch > this.#marks.epoch || opened.madeAt > this.#marks.time;
     const isNewest = isSigned && this.#becomesNewest(opened, now);
+    // What has changed since is not mended by the secret of before, which a new start reads again.
+    if (isNewest && isAbove) this.#hasChanged = false;
     if (isNewest) this.#setNewest(opened, isAccepted(pin, now) && this.isMember(opened.rotator));
     pins.heard(opened.rotator);
     return this.#hold(opened, isNewest);
@@ -232,7 +235,6 @@ export class Room {
   #setNewest({ secret, epoch, madeAt, rotator }: OpenedWrap, maySeal: boolean): void {
     const { marks } = this;
     this.#marks = { epoch: Math.max(marks.epoch, epoch), time: Math.max(marks.time, madeAt) };
-    this.#hasChanged = false;
     this.#newest = { secret, time: madeAt, rotator, maySeal };
   }
 
@@ -249,6 +251,24 @@ export class Room {
     return { epoch, sid, rotator, isNewest, notices };
   }
 
+  /** Members or keys were changed by one's own act, which the server may not show yet. */
+  mustRotate(): void {
+    this.#hasChanged = true;
+  }
+
+  /**
+   * Why the newest secret is due for replacement: `change` is of members or keys, and is never
+   * skipped; null if it is good, or if there is none that may seal.
+   */
+  due(now: number): "change" | "age" | null {
+    const newest = this.#newest;
+    if (!this.sealable() || !newest) return null;
+    if (this.#hasChanged || this.#server.rotationRequired) return "change";
+    const isOld =
+      this.#server.messages >= MAX_EPOCH_MESSAGES || now - newest.time > MAX_EPOCH_AGE_MS;
+    return isOld ? "age" : null;
+  }
+
   /** Decides how `me` seals now. `answered` is the epoch of the message that is answered. */
   sealing(me: Principal, answered: number | null, now: number): Sealing {
     const rotate = { rotate: this.#server.epoch };
@@ -258,15 +278,10 @@ export class Room {
     const { epoch } = newest.secret;
     const isBelow = this.#server.epoch < epoch || (answered ?? 0) > epoch;
     if (!newest.maySeal || isBelow) return otherwise;
-    const isDue =
-      this.#hasChanged ||
-      this.#server.rotationRequired ||
-      this.#server.messages >= MAX_EPOCH_MESSAGES ||
-      now - newest.time > MAX_EPOCH_AGE_MS;
-    return me.type === "user" && isDue ? rotate : { with: newest.secret };
+    return me.type === "user" && this.due(now) ? rotate : { with: newest.secret };
   }
 
-  /** The newest secret if it may seal, also where a rotation is due that the limit forbids. */
+  /** The newest secret if it may seal, also where a rotation is due for its age alone. */
   sealable(): EpochKey | null {
     const newest = this.#newest;
     return newest?.maySeal && this.#server.epoch >= newest.secret.epoch ? newest.secret : null;
