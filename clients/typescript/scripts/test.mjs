@@ -35,6 +35,7 @@ const ALONE = new Set([
   "webcrypto",
   "consents",
   "webhooks",
+  "addresses",
   "types",
   "reconnects",
   "browser",

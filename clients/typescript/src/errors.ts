@@ -18,8 +18,8 @@ export class BlindpipeError extends Error {
   readonly params: Readonly<Record<string, unknown>>;
   readonly requestId: string | null;
 
-  constructor(details: ErrorDetails) {
-    super(details.message);
+  constructor(details: ErrorDetails, options?: ErrorOptions) {
+    super(details.message, options);
     this.code = details.code;
     this.status = details.status;
     this.params = details.params;
@@ -44,8 +44,8 @@ function local(code: string, message: string, retryable: boolean): ErrorDetails 
 /** No answer came. For a send with an id, a repeat is safe. */
 export class ConnectionLost extends BlindpipeError {
   override readonly name = "ConnectionLost";
-  constructor(message = "the connection was lost") {
-    super(local("CONNECTION_LOST", message, true));
+  constructor(message = "the connection was lost", options?: ErrorOptions) {
+    super(local("CONNECTION_LOST", message, true), options);
   }
 }
 

@@ -12,7 +12,13 @@ export interface Hooks {
     event_id: string | null;
     conversation_id: string | null;
   }): void;
-  key_changed(details: { type: string; principal_id: string; key_id: string | null }): void;
+  key_changed(details: {
+    type: string;
+    principal_id: string;
+    key_id: string | null;
+    /** Null where it concerns no single conversation. */
+    conversation_id: string | null;
+  }): void;
   /**
    * The server has refused a fresh secret, and nothing is sent under the one of before: members or
    * keys have changed (`change`), it is too old (`age`), or neither (`none`).

@@ -61,7 +61,40 @@ test("an altered backup, and one with cheap costs, restore nothing", async () =>
   serve(({ backup_b }) => ({ backup_b: bent(backup_b) }));
   await assert.rejects(client.devices.restore(user.protectionPassword), { reason: "wrong_key" });
   serve(() => ({ argon2_params: { m: 8, t: 1, p: 1 } }));
-  await assert.rejects(client.devices.restore(user.protectionPassword), { name: "UsageError" });
+  await assert.rejects(client.devices.restore(user.protectionPassword), { reason: "wrong_key" });
   assert(!proxy.requests.some(({ method, path }) => method === "POST" && path === "/keys/backup"));
+  proxy.close();
+});
+
+test("a backup of this device's key of before gives it no keys to sign with", async () => {
+  const user = await cluster.user("gina", { deviceId: "laptop" });
+  const { http } = user.client.account;
+  const old = await http.data<Value[]>({ method: "GET", path: "/keys/backup" });
+  const before = user.client.session.options.signer!.keyId;
+  await user.client.devices.create(user.protectionPassword);
+  const proxy = await Proxy.start(cluster.nodes[0]!);
+  const serve = (backups: (now: Value[]) => Value[]): void => {
+    proxy.onAnswer = ({ method, path }, { status, body }) =>
+      method === "GET" && path === "/keys/backup"
+        ? { status, body: { data: backups(body.data) } }
+        : undefined;
+  };
+  const now = user.client.session.options.signer!.keyId;
+  // The old one first, beside one that costs more than any device can pay.
+  const costly = { ...old[0], argon2_params: { m: 4_194_304, t: 1_000, p: 1 } };
+  serve((backups) => [costly, ...old, ...backups]);
+  const first = await signInBehind(user, proxy, "laptop");
+  const { signer } = await first.client.devices.restore(user.protectionPassword);
+  assert.equal(e2ee.hex(signer.keyId), e2ee.hex(now));
+  assert.deepEqual(first.victim.told("old_backup"), []);
+  // Only the old one.
+  serve(() => [costly, ...old]);
+  const second = await signInBehind(user, proxy, "laptop");
+  const restored = await second.client.devices.restore(user.protectionPassword);
+  assert.deepEqual(second.victim.told("old_backup"), [user.client.userId]);
+  assert.notEqual(e2ee.hex(restored.signer.keyId), e2ee.hex(before));
+  assert(restored.opening.some(({ keyId }) => e2ee.hex(keyId) === e2ee.hex(before)));
+  const made = proxy.requests.filter(({ method, path }) => `${method} ${path}` === "POST /keys/backup");
+  assert.deepEqual(made.map(({ body }) => body.introduction), [undefined]);
   proxy.close();
 });

@@ -85,6 +85,7 @@ test("a recipient who is no member as shown is given nothing, and that is said",
       [e2ee.NOT_GIVEN],
     );
     assert.deepEqual(victim.told("not_member"), [idOf(eve)]);
+    assert.deepEqual(victim.places, [["not_member", conversation.id]]);
     assert.deepEqual(await texts(bob.client.conversation(conversation.id)), ["for Bob"]);
   });
 });

@@ -11,10 +11,18 @@ export class Victim {
   readonly heard: string[] = [];
   readonly faults: string[] = [];
   readonly notices: [type: string, principalId: string][] = [];
+  /** The conversations that notices named. */
+  readonly places: [type: string, conversationId: string | null][] = [];
   readonly hooks = {
     undecryptable: ({ reason }: { reason: string }): void => void this.faults.push(reason),
-    key_changed: ({ type, principal_id }: { type: string; principal_id: string }): void =>
-      void this.notices.push([type, principal_id]),
+    key_changed: (told: {
+      type: string;
+      principal_id: string;
+      conversation_id: string | null;
+    }): void => {
+      this.notices.push([told.type, told.principal_id]);
+      this.places.push([told.type, told.conversation_id]);
+    },
   };
 
   told(type: string): string[] {

@@ -7,6 +7,7 @@ import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
 import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
 import { type Running, start } from "./startup.js";
+import { checkAddress } from "../transport/address.js";
 import type { Socket } from "../transport/socket.js";
 import { type Delivered, SocketReader, readByPoll, receiver } from "./transports.js";
 import type { WebhookHandler, WebhookSecrets } from "./webhook.js";
@@ -33,6 +34,7 @@ export class Agent {
   #failure: unknown = null;
 
   constructor(options: AgentOptions) {
+    checkAddress(options.url, options.allowHttp);
     this.#options = options;
     this.#logger = options.logger ?? SILENT;
     this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);

@@ -10,6 +10,8 @@ import type { PinStore } from "./pin-store.js";
 export interface AgentOptions {
   /** The address of the service. */
   readonly url: string;
+  /** Takes `http://` to another machine: anybody on the way reads the token. */
+  readonly allowHttp?: boolean | undefined;
   readonly agentId: string;
   /** `hsk_…` */
   readonly token: string;

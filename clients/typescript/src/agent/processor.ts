@@ -83,7 +83,8 @@ export class Processor {
   readonly #handled = new Recent<true>(MAX_HANDLED_EVENTS);
 
   /**
-   * Runs the handlers once. A message that does not open goes to a hook, and is handled. Throws
+   * Runs the handlers once. A message that does not open, or whose sender is no member,
+   * goes to a hook, and is handled. Throws
    * `AlreadyRunning` while another delivery of the same thing is handled.
    */
   async process(
@@ -99,9 +100,10 @@ export class Processor {
         answered = await this.#open(event, parts.session);
       } catch (error) {
         if (!(error instanceof DecryptError)) throw error;
-        return this.#undecryptable(event, error);
+        return this.#refused(event, error.reason);
       }
       if (!answered) return;
+      if (!answered.opened.sender.member) return this.#refused(event, "not_member");
     }
     const { handlers, answer } = await this.#find(event, answered, parts);
     if (handlers.length === 0) return;
@@ -122,7 +124,7 @@ export class Processor {
     }
   }
 
-  #undecryptable(event: EventObject, { reason }: DecryptError): void {
+  #refused(event: EventObject, reason: string): void {
     const conversation_id = event.conversation_id ?? null;
     const details = { reason, event_id: event.event_id, conversation_id };
     this.options.logger?.warn("a message was not handled", details);

@@ -55,8 +55,9 @@ export async function start(
     marks,
     allowsClear,
     maxAgeMs: options.maxAge,
-    onNotice: ({ kind, about, keyId }) => {
-      hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId });
+    onNotice: ({ kind, about, keyId }, conversation_id) => {
+      const details = { type: kind, principal_id: about.id, key_id: keyId, conversation_id };
+      hooks.call("key_changed", details);
     },
     onLearned: () => saver.soon(),
   });

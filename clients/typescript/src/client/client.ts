@@ -10,6 +10,7 @@ import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
 import { BlindpipeError, isOutage } from "../errors.js";
 import { HookCaller, type Hooks, type Logger, SILENT } from "../hooks.js";
+import { checkAddress } from "../transport/address.js";
 import type { Fetch } from "../transport/http.js";
 import {
   type Frame,
@@ -23,13 +24,21 @@ import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
 import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
 import { type NotGiven, type NotRotated, Rotator } from "./rotation.js";
-import { ConsentKeeper, type ConsentStore, type DeviceTool, type ToolRequest } from "./tool-requests.js";
+import {
+  ConsentKeeper,
+  type ConsentStore,
+  type DeviceTool,
+  type ToolRequest,
+  withdrawGrant,
+} from "./tool-requests.js";
 
 /** A removed device may know the secrets of the conversations that were active in this time. */
 const ROTATED_AFTER_REVOCATION_MS = 7 * 24 * 3_600_000;
 
 export interface ClientOptions {
   readonly url: string;
+  /** Takes `http://` to another machine: anybody on the way reads passwords and tokens. */
+  readonly allowHttp?: boolean | undefined;
   /** This device's own id, which must outlive a reinstallation; a new one without it. */
   readonly deviceId?: string | undefined;
   readonly deviceName?: string | undefined;
@@ -76,14 +85,17 @@ export class Client {
     this.devices = new Devices(account, {
       onKeys: (keys) => this.#holdKeys(keys),
       onRevoked,
+      onWithdraw: (agentId, scope) => this.#consents.withdraw(null, agentId, scope),
       onOldBackup: (key_id) => {
         const principal_id = this.account.userId;
-        this.#hooks.call("key_changed", { type: "old_backup", principal_id, key_id });
+        const details = { type: "old_backup", principal_id, key_id, conversation_id: null };
+        this.#hooks.call("key_changed", details);
       },
     });
   }
 
   static #make(options: ClientOptions): Client {
+    checkAddress(options.url, options.allowHttp);
     const hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
     const call = options.fetch ?? ((...parameters: Parameters<Fetch>) => fetch(...parameters));
     return new Client(new Account(options.url, call, hooks), options);
@@ -153,7 +165,8 @@ export class Client {
     this.trust.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
     const onNotGiven = (id: string, who: NotGiven): void => {
-      const details = { type: who.because, principal_id: who.principal.id, key_id: null };
+      const { because: type, principal } = who;
+      const details = { type, principal_id: principal.id, key_id: null, conversation_id: id };
       this.#hooks.call("key_changed", details);
       this.options.logger?.warn("a member was given nothing", { conversation_id: id });
     };
@@ -181,13 +194,14 @@ export class Client {
       pins: this.trust,
       marks: this.options.marks ?? new Map(),
       allowsClear: false,
-      onNotice: (notice) => this.#tell(notice),
+      onNotice: (notice, conversationId) => this.#tell(notice, conversationId),
       onLearned: this.options.onLearned,
     });
   }
 
-  #tell({ kind, about, keyId }: Notice): void {
-    this.#hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId });
+  #tell({ kind, about, keyId }: Notice, conversation_id: string | null): void {
+    const details = { type: kind, principal_id: about.id, key_id: keyId, conversation_id };
+    this.#hooks.call("key_changed", details);
   }
 
   /** Fresh secrets where a device that was removed could read what is sent now. */
@@ -253,7 +267,7 @@ export class Client {
   ): Promise<Conversation> {
     if (keyId !== undefined) {
       const agent: Principal = { type: "agent", id: agentId };
-      this.trust.link(agent, keyId.toLowerCase()).forEach((notice) => this.#tell(notice));
+      this.trust.link(agent, keyId.toLowerCase()).forEach((notice) => this.#tell(notice, null));
       this.options.onLearned?.();
     }
     return this.#open({ type: "agent", agent_id: agentId });
@@ -301,9 +315,11 @@ export class Client {
     return this.account.http.data<Grant>({ method: "POST", path, body: { decision } });
   }
 
-  /** Takes an approval back, at once. */
+  /** Takes an approval back, at once; what this device remembers of its scopes goes as well. */
   async revokeGrant(grantId: string): Promise<void> {
-    await this.account.http.data({ method: "DELETE", path: `/grants/${grantId}` });
+    const path = `/grants/${grantId}`;
+    const grant = await this.account.http.data<Grant>({ method: "DELETE", path });
+    await withdrawGrant(this.#consents, grant);
   }
 
   /** 60 digits to compare with somebody, of this device's key and one of theirs. */

@@ -38,6 +38,7 @@ export interface CreateOptions {
 export interface DeviceEvents {
   readonly onKeys: (keys: DeviceKeys) => void;
   readonly onRevoked: () => Promise<void>;
+  readonly onWithdraw: (agentId: string, scope: string | null) => Promise<void>;
   /** The backup that was restored is not of the key that the directory shows for its device. */
   readonly onOldBackup: (keyId: string) => void;
 }
@@ -70,6 +71,14 @@ export class Devices {
   }
 
   /**
+   * Forgets on this device what the person approved of an agent: of one scope, or everything. From
+   * now on each of its requests asks.
+   */
+  withdraw(agentId: string, scope: string | null = null): Promise<void> {
+    return this.events.onWithdraw(agentId, scope);
+  }
+
+  /**
    * Goes on with keys that an earlier run has kept. Browsers keep them in IndexedDB as they are:
    * no script reads their bytes.
    */
@@ -84,20 +93,23 @@ export class Devices {
   }
 
   /**
-   * Reads the newest backup that opens. Restored keys open old messages and introduce this device,
-   * which gets keys of its own. The hook `key_changed` is told of an old backup as `old_backup`: it
-   * opens less, and introduces nobody if its key is retired. Throws `wrong_key` for another
-   * password.
+   * Reads the newest backup that opens, those of keys that the directory shows first. Restored keys
+   * open old messages and introduce this device, which gets keys of its own. The hook `key_changed`
+   * is told of an old backup as `old_backup`: it opens less, signs nothing and introduces nobody.
+   * Throws `wrong_key` for another password.
    */
   async restore(protectionPassword: string): Promise<DeviceKeys> {
     const backups = await this.account.http.data<KeyBackup[]>({
       method: "GET",
       path: "/keys/backup",
     });
+    const shown = await this.#shown();
+    const isShown = (backup: KeyBackup): boolean => shown.some((key) => isOf(key, backup));
+    const shownFirst = [...backups].sort((one, other) => +isShown(other) - +isShown(one));
     let fault: unknown = new DecryptError("no_epoch_key");
-    for (const backup of backups) {
+    for (const backup of shownFirst) {
       try {
-        return await this.#restoreFrom(backup, protectionPassword);
+        return await this.#restoreFrom(backup, protectionPassword, !isShown(backup));
       } catch (error) {
         if (!(error instanceof DecryptError)) throw error;
         fault = error;
@@ -106,22 +118,26 @@ export class Devices {
     throw fault;
   }
 
-  async #restoreFrom(backup: KeyBackup, password: string): Promise<DeviceKeys> {
+  async #restoreFrom(
+    backup: KeyBackup,
+    password: string,
+    isOld: boolean,
+  ): Promise<DeviceKeys> {
     const restored = await restoreBackup(password, this.account.userId, backup as BackupFields);
     const pair = await importKeys(restored.secret);
     const earlier = [{ keyId: pair.keyId, secret: restored.secret.exchange }, ...restored.earlier];
-    if (!(await this.#isShown(backup, pair))) this.events.onOldBackup(hex(pair.keyId));
+    if (isOld) this.events.onOldBackup(hex(pair.keyId));
+    // Somebody else may hold a key that was replaced.
+    if (isOld) return this.#setUp(password, earlier, null);
     const isOwn = backup.device_id === this.account.deviceId;
     if (isOwn) return this.#hold(restored.secret, restored.earlier);
     return this.#setUp(password, earlier, pair);
   }
 
-  /** Whether the directory shows this key for the device of the backup. */
-  async #isShown({ device_id }: KeyBackup, { publicKey }: KeyPair): Promise<boolean> {
+  /** This person's keys, as the directory shows them. */
+  async #shown(): Promise<KeyDirectory["devices"]> {
     const path = `/keys/users/${this.account.userId}/devices`;
-    const { devices } = await this.account.http.data<KeyDirectory>({ method: "GET", path });
-    const shown = devices.find((device) => device.device_id === device_id);
-    return shown !== undefined && shown.public_key === base64(publicKey);
+    return (await this.account.http.data<KeyDirectory>({ method: "GET", path })).devices;
   }
 
   async #setUp(
@@ -173,4 +189,13 @@ export class Devices {
     this.hold(keys);
     return keys;
   }
+}
+
+/** Whether the directory shows both halves of a backup's key for the backup's device. */
+function isOf(key: KeyDirectory["devices"][number], backup: KeyBackup): boolean {
+  return (
+    key.device_id === backup.device_id &&
+    key.public_key === backup.public_key &&
+    key.signing_public_key === backup.signing_public_key
+  );
 }

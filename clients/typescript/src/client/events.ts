@@ -6,13 +6,13 @@ import { principalName } from "../e2ee/keys.js";
 import { Recent } from "../e2ee/native.js";
 import { isOfItsConversation } from "../core/opened.js";
 import { type Session, observe } from "../core/session.js";
-import type { EventObject, Message, ToolCall } from "../core/types.js";
+import type { EventObject, Grant, MemberChange, Message, ToolCall } from "../core/types.js";
 import { BlindpipeError, Closed } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
 import type { Frame } from "../transport/socket.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
-import { type ConsentKeeper, type ToolRequest, openToolRequest } from "./tool-requests.js";
+import { type ConsentKeeper, type ToolRequest, openToolRequest, withdrawGrant } from "./tool-requests.js";
 
 /** An event that `events()` yields. */
 export type ClientEvent =
@@ -102,9 +102,28 @@ export class EventReader {
 
   async #readEvent(event: EventObject): Promise<ClientEvent[]> {
     await observe(event, this.parts.session, this.parts.logger);
+    await this.#withdraw(event);
     if (event.event === "message.created") return this.#readMessage(event);
     if (event.event === "artifact_request") return this.#readToolRequest(event);
     return [{ type: "event", event }];
+  }
+
+  /** What ends an agent's rights ends what this device remembers of it. */
+  async #withdraw({ event, data }: EventObject): Promise<void> {
+    const { consents, logger } = this.parts;
+    try {
+      if (event === "relation.revoked") {
+        await consents.withdraw(null, String(data["agent_id"]), null);
+      } else if (event === "grant.revoked") {
+        await withdrawGrant(consents, data as unknown as Grant);
+      } else if (event === "member.removed") {
+        const { conversation_id, member } = data as unknown as MemberChange;
+        if (member.principal_type !== "agent") return;
+        await consents.withdraw(conversation_id, member.principal_id, null);
+      }
+    } catch (error) {
+      logger.error("a withdrawal could not be kept", { name: (error as Error).name });
+    }
   }
 
   async #readMessage(event: EventObject): Promise<ClientEvent[]> {
@@ -126,6 +145,10 @@ export class EventReader {
       const { session, consents: keeper, conversation } = this.parts;
       const prepare = async (id: string): Promise<void> => conversation(id)?.prepare();
       const request = await openToolRequest(call, { session, keeper, prepare });
+      if (!request) {
+        this.#tell("not_member", event.event_id, event.conversation_id ?? null);
+        return [];
+      }
       return [{ type: "tool_request", event, request }];
     } catch (error) {
       if (!(error instanceof DecryptError)) throw error;
@@ -135,10 +158,10 @@ export class EventReader {
   }
 
   #undecryptable(event: EventObject, fault: DecryptError): void {
-    this.#tell(fault, event.event_id, event.conversation_id ?? null);
+    this.#tell(fault.reason, event.event_id, event.conversation_id ?? null);
   }
 
-  #tell({ reason }: DecryptError, event_id: string | null, conversation_id: string | null): void {
+  #tell(reason: string, event_id: string | null, conversation_id: string | null): void {
     this.parts.hooks.call("undecryptable", { reason, event_id, conversation_id });
   }
 
@@ -165,7 +188,7 @@ export class EventReader {
       return [{ type: "delta", conversationId, streamId, n, append, sender }];
     } catch (error) {
       if (!(error instanceof DecryptError)) throw error;
-      this.#tell(error, null, conversationId);
+      this.#tell(error.reason, null, conversationId);
       return [];
     }
   }

@@ -13,7 +13,7 @@ import { envelopeOf } from "../e2ee/envelope.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Principal } from "../e2ee/keys.js";
 import type { Session } from "../core/session.js";
-import type { ToolCall } from "../core/types.js";
+import type { Grant, ToolCall } from "../core/types.js";
 import { NotApproved } from "../errors.js";
 
 /** Runs a tool; the arguments are decrypted. Its result is a JSON value. */
@@ -58,6 +58,17 @@ export class ConsentKeeper {
     }
   }
 
+  /** Forgets what was approved of an agent: see `Consents.withdraw`. */
+  async withdraw(
+    conversationId: string | null,
+    agentId: string,
+    scope: string | null,
+  ): Promise<void> {
+    const consents = await this.load();
+    const conversation = conversationId === null ? null : idBytes(conversationId);
+    if (consents.withdraw(conversation, { type: "agent", id: agentId }, scope)) await this.save();
+  }
+
   /** Saves follow each other, so that an older state replaces no newer one. */
   async save(): Promise<void> {
     const consents = await this.load();
@@ -74,6 +85,16 @@ export interface ToolRequestParts {
   readonly keeper: ConsentKeeper;
   /** Makes a fresh secret if one is due, so that the answer can be sealed. */
   readonly prepare: (conversationId: string) => Promise<void>;
+}
+
+/** A grant that was revoked ends what this device remembers of its scopes. */
+export async function withdrawGrant(
+  consents: ConsentKeeper,
+  { agent_id, conversation_id, scopes }: Grant,
+): Promise<void> {
+  // A grant that names no scope counts as all of them.
+  const named = scopes.length > 0 ? scopes : [null];
+  for (const scope of named) await consents.withdraw(conversation_id, agent_id, scope);
 }
 
 /** An agent's wish to run a tool here. Show the decrypted arguments, never the prompt alone. */
@@ -220,11 +241,14 @@ export class ToolRequest {
   }
 }
 
-/** Opens a request. Throws `DecryptError` for what no device executes. */
+/**
+ * Opens a request; null if the agent is no member of the conversation. Throws `DecryptError` for
+ * what no device executes.
+ */
 export async function openToolRequest(
   call: ToolCall,
   parts: ToolRequestParts,
-): Promise<ToolRequest> {
+): Promise<ToolRequest | null> {
   const place: RequestPlace = {
     kind: Kind.request,
     userId: call.user_id,
@@ -238,6 +262,7 @@ export async function openToolRequest(
   const createdAt = Date.parse(call.created_at);
   const incoming = { sender: agent, place, envelope, createdAt, isLive: true };
   const shown = await parts.session.open(call.conversation_id, incoming);
+  if (!shown.entry.room.isMember(agent)) return null;
   const opened = shown.opened!;
   const conversation = idBytes(call.conversation_id);
   const digest = await requestDigest(conversation, agent, place, opened.contentBytes);

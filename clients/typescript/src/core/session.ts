@@ -393,7 +393,8 @@ export class Session {
   /** A message that came in clear: it is nobody's word but the server's. */
   clearMessage(message: Message): OpenedMessage {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
-    const proof = { authentic: false, pinned: false, verified: false, member: true };
+    const member = this.#entry(message.conversation_id).room.isMember(sender);
+    const proof = { authentic: false, pinned: false, verified: false, member };
     return {
       content: message.payload ?? {},
       encrypted: false,

@@ -30,11 +30,13 @@ const GENERATED_CHARACTERS = 24;
 const MIN_CHOSEN_CHARACTERS = 12;
 
 /** A server could ask for costs that guess easily, or that no device can pay. */
-function checkCosts({ m, t, p }: Argon2Costs): void {
+function isWithinBounds({ m, t, p }: Argon2Costs): boolean {
   const fits = m >= 19_456 && m <= 1_048_576 && t >= 2 && t <= 10 && p >= 1 && p <= 16;
-  if (![m, t, p].every(Number.isInteger) || !fits) {
-    throw new UsageError("these Argon2 costs are refused");
-  }
+  return [m, t, p].every(Number.isInteger) && fits;
+}
+
+function checkCosts(costs: Argon2Costs): void {
+  if (!isWithinBounds(costs)) throw new UsageError("these Argon2 costs are refused");
 }
 
 /** The key of a backup. Argon2id is loaded only here. */
@@ -232,7 +234,7 @@ export interface RestoredBackup {
   readonly earlier: readonly BackedUpKey[];
 }
 
-/** Every failure is `wrong_key`, except that costs out of bounds are a `UsageError`. */
+/** Every failure is `wrong_key`, also costs out of bounds. */
 export function restoreBackup(
   password: string,
   userId: string,
@@ -246,6 +248,8 @@ async function restore(
   userId: string,
   fields: BackupFields,
 ): Promise<RestoredBackup> {
+  // The server names them; a single backup must not stop the look at the others.
+  if (!isWithinBounds(fields.argon2_params)) throw new DecryptError("wrong_key");
   const place = {
     userId,
     deviceId: fields.device_id,

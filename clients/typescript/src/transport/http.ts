@@ -109,7 +109,7 @@ export class Http {
     } catch (error) {
       if (call.signal?.aborted) throw new Closed();
       if (error instanceof BlindpipeError) throw error;
-      return new ConnectionLost();
+      return lostBy(error);
     }
     this.#pacer.observe(lane, response.headers.get("ratelimit"));
     return response.ok ? response : errorOf(response);
@@ -156,6 +156,25 @@ export class Http {
     this.options.hooks.call("retry", { attempt: state.tries, wait_ms: Math.round(wait), route });
     await sleep(wait, call.signal);
   }
+}
+
+/** Codes of Node and OpenSSL for a certificate that is not trusted, or not of this host. */
+const CERTIFICATE_FAULT = /CERT|ERR_TLS|UNABLE_TO_(GET|VERIFY)|SELF_SIGNED|HOSTNAME_MISMATCH/;
+
+/** The loss with its cause. Of a certificate the message says so: no repeat mends it. */
+function lostBy(cause: unknown): ConnectionLost {
+  let found = cause;
+  for (let depth = 0; found instanceof Error && depth < 8; depth++) {
+    const { code } = found as { code?: unknown };
+    if (typeof code === "string" && CERTIFICATE_FAULT.test(code)) {
+      const message =
+        `the connection was lost: the server's certificate is not trusted (${code}); ` +
+        "Node reads further authorities from NODE_EXTRA_CA_CERTS";
+      return new ConnectionLost(message, { cause });
+    }
+    found = found.cause;
+  }
+  return new ConnectionLost(undefined, { cause });
 }
 
 /** The answer with its whole body. An answer that is cut short counts as lost. */
