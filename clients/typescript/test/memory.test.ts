@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { Agent } from "@blindpipe/client/agent";
+import { Agent, type AgentOptions } from "@blindpipe/client/agent";
 import { Room, idBytes, newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
 import { asAgent, running, until } from "./support.js";
@@ -44,7 +44,9 @@ test("a conversation remembers 10,000 messages against replays, in 2 MB", () => 
 test("two slow readers of 84 MB hold a part of it, and get everything in order", async () => {
   const ada = await cluster.user("ada");
   const made = await Promise.all(["flood", "slow"].map((name) => cluster.agent(name, ada.client)));
-  const [flood, slow] = made.map(({ key: _, ...options }) => options);
+  const [flood, slow] = made.map(
+    ({ key: _, ...options }): AgentOptions => ({ ...options, plaintext: "allow" }),
+  );
   for (const { agentId } of made) await ada.client.openAgent(agentId);
   const group = await ada.client.openGroup([], { title: "slow" });
   for (const { agentId } of made) await group.addAgent(agentId, "all");

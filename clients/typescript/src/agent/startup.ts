@@ -5,6 +5,7 @@ import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
 import { Trust } from "../e2ee/trust.js";
 import { Session } from "../core/session.js";
+import type { AgentKeys } from "../core/types.js";
 import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, SILENT } from "../hooks.js";
 import { Http } from "../transport/http.js";
@@ -39,7 +40,10 @@ export async function start(
     token: () => token,
   });
   const held = await Promise.all(seedsOf(options.key).map((seed) => seed.keys()));
-  const keys = await checkKeys(http, agentId, held, signal);
+  const keys = await checkKeys(http, agentId, held, logger, signal);
+  if (keys.length > 0) {
+    watchKeys(() => checkKeys(http, agentId, held, logger, signal), logger, signal);
+  }
   const self: Principal = { type: "agent", id: agentId };
   const { pins, store, marks } = await loadTrust(options, self, keys, logger);
   await pins.directory(self, keys);
@@ -71,22 +75,67 @@ export async function start(
   };
 }
 
+const KEY_CHECK_MS = 24 * 3_600_000;
+
 /** Checks the keys that are held. A key is never replaced in silence. */
 async function checkKeys(
   http: Http,
   agentId: string,
   held: readonly KeyPair[],
+  logger: Logger,
   signal: AbortSignal,
 ): Promise<KeyPair[]> {
   for (const pair of held) {
     const mismatch = await checkKey(http, agentId, pair, signal);
-    // The key that fits signs. The others open secrets that were wrapped for them.
-    if (!mismatch) return [pair, ...held.filter((each) => each !== pair)];
+    if (!mismatch) {
+      await renewIfEnding(http, agentId, pair, logger, signal);
+      // The key that fits signs. The others open secrets that were wrapped for them.
+      return [pair, ...held.filter((each) => each !== pair)];
+    }
     const expected = mismatch.params["expected_key_ids"] as readonly string[] | undefined;
     if (expected?.length && pair === held.at(-1)) throw mismatch;
   }
   if (held[0]) await registerKey(http, agentId, held[0], signal);
   return [...held];
+}
+
+/**
+ * A new token ends the key of before in a week, unless it is registered anew. A key that somebody
+ * has replaced by another one is left as it is.
+ */
+async function renewIfEnding(
+  http: Http,
+  agentId: string,
+  pair: KeyPair,
+  logger: Logger,
+  signal: AbortSignal,
+): Promise<void> {
+  const path = `/agents/${agentId}/keys`;
+  const { keys } = await http.data<AgentKeys>({ method: "GET", path, signal });
+  const current = keys.find((key) => key.current);
+  if (current?.key_id === hex(pair.keyId)) return;
+  if (current) {
+    logger.warn("this agent's key has been replaced, and ends soon", {
+      key_id: hex(pair.keyId),
+      current_key_id: current.key_id,
+    });
+    return;
+  }
+  await registerKey(http, agentId, pair, signal);
+  logger.info("this agent's key was about to end, and is registered anew");
+}
+
+/** Looks once a day whether the key is about to end. */
+function watchKeys(check: () => Promise<unknown>, logger: Logger, signal: AbortSignal): void {
+  const look = (): void => {
+    check().catch((error: unknown) => {
+      logger.error("the agent's key could not be checked", { name: (error as Error).name });
+    });
+  };
+  const timer = setInterval(look, KEY_CHECK_MS);
+  // A look keeps no process alive.
+  (timer as { unref?: () => void }).unref?.();
+  signal.addEventListener("abort", () => clearInterval(timer), { once: true });
 }
 
 /** Null if the server knows this key for the agent's. */
