@@ -3,16 +3,25 @@
  *
  * @module client
  */
-export * from "./client/client.js";
-export * from "./client/account.js";
-export * from "./client/conversation.js";
+export { Client, type ClientOptions, type PasswordLogin } from "./client/client.js";
+export { Account, type SignInDevice } from "./client/account.js";
+export { Conversation, type ReceivedMessage, type SendOptions } from "./client/conversation.js";
 export type { CreateOptions, DeviceKeys } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
 export type { ClientEvent } from "./client/events.js";
 export type { ConsentStore, DeviceTool, ToolRun } from "./client/tool-requests.js";
 export type { Decision, Sensitivity, StoredConsents, Tool } from "./e2ee/consent.js";
 export { ToolRequest } from "./client/tool-requests.js";
-export * from "./errors.js";
+export {
+  ApiError,
+  BlindpipeError,
+  Closed,
+  ConnectionLost,
+  type ErrorDetails,
+  IdConflict,
+  NotApproved,
+} from "./errors.js";
+// A class for each code of the service.
 export * from "./generated/errors.js";
 export type { Hooks, Logger } from "./hooks.js";
 export { DecryptError, KeyUnavailable, UsageError } from "./e2ee/errors.js";

@@ -134,3 +134,18 @@ test("a backup that is cut, of another version, or of no base64 is a wrong key",
   );
   for (const change of changes) assert.equal(await restored(change), "wrong_key");
 });
+
+test("nobody outside names a salt or a nonce", async () => {
+  const names = Object.keys(e2ee);
+  assert.deepEqual(names.filter((name) => /salt|nonce/i.test(name)), []);
+  const content = utf8("{}");
+  const keys = [random(32), random(16)] as const;
+  const seal = e2ee.sealFile as (...parameters: unknown[]) => Promise<e2ee.SealedFile>;
+  const [one, other] = [await seal(content, ...keys), await seal(content, ...keys)];
+  assert.notDeepEqual(one.key, other.key);
+  assert.notDeepEqual(one.ciphertext, other.ciphertext);
+  const secret = await e2ee.EpochKey.ofEpoch(random(32), conversation, 1);
+  const sender_keys = await e2ee.importKeys(e2ee.generatePrivateKeys());
+  const input = { secret, place, sender, keys: sender_keys, content, time: 0, salt: random(16) };
+  assert.notDeepEqual(await e2ee.seal(input), await e2ee.seal(input));
+});

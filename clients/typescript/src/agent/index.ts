@@ -3,15 +3,29 @@
  *
  * @module agent
  */
-export * from "./agent.js";
+export { Agent, type RunOptions } from "./agent.js";
 export type { Handler, Middleware } from "./processor.js";
-export * from "./context.js";
+export {
+  type AskOptions,
+  Context,
+  type DeferredStream,
+  type QuestionAnswer,
+  type SendOptions,
+} from "./context.js";
 export type { AgentOptions } from "./options.js";
 export type { PinStore, StoredTrust } from "./pin-store.js";
 export { filePins } from "./pin-store.js";
 export type { CallOptions, CallResult } from "./tool-calls.js";
 export { toNode, verifyDelivery, type WebhookHandler, type WebhookSecrets } from "./webhook.js";
-export * from "../errors.js";
+export {
+  ApiError,
+  BlindpipeError,
+  Closed,
+  ConnectionLost,
+  type ErrorDetails,
+  IdConflict,
+} from "../errors.js";
+// A class for each code of the service.
 export * from "../generated/errors.js";
 export type { Hooks, Logger } from "../hooks.js";
 export type { EventObject, Grant, Message, Sent } from "../core/types.js";

@@ -114,13 +114,23 @@ function roleKey(kek: Uint8Array, role: Role): Promise<Bytes> {
   return hkdf(kek, EMPTY, concat(label("backup"), new TextEncoder().encode(role)), 32);
 }
 
-/** Seals a half of a backup. Only vectors give a nonce. */
-export async function sealBackup(
+/** Seals a half of a backup. */
+export function sealBackup(
   role: Role,
   kek: Uint8Array,
   place: BackupPlace,
   keys: readonly BackedUpKey[],
-  nonce: Bytes = random(12),
+): Promise<string> {
+  return sealBackupWithNonce(role, kek, place, keys, random(12));
+}
+
+/** As `sealBackup`, for vectors: a nonce is never used twice. */
+export async function sealBackupWithNonce(
+  role: Role,
+  kek: Uint8Array,
+  place: BackupPlace,
+  keys: readonly BackedUpKey[],
+  nonce: Bytes,
 ): Promise<string> {
   if (keys.length < 1 || keys.length > MAX_BACKUP_KEYS)
     throw new UsageError("a backup has 1 to 160 keys");

@@ -61,8 +61,6 @@ export interface SealInput {
   /** Unix milliseconds. */
   readonly time: number;
   readonly view?: View | undefined;
-  /** Only vectors give one. */
-  readonly salt?: Bytes | undefined;
 }
 
 /** The parts of an envelope that are in clear. */
@@ -112,14 +110,18 @@ function signedText(hash: Bytes, head: Uint8Array, content: Uint8Array): Bytes {
 }
 
 /** Seals one thing. The bytes are the envelope; `payload()` makes a payload of them. */
-export async function seal(input: SealInput): Promise<Bytes> {
+export function seal(input: SealInput): Promise<Bytes> {
+  return sealWithSalt(input, random(16));
+}
+
+/** As `seal`, for vectors: two seals under one salt and secret repeat a nonce. */
+export async function sealWithSalt(input: SealInput, salt: Bytes): Promise<Bytes> {
   const { secret, sender } = input;
   checkWriter(input);
   const content =
     input.content instanceof Uint8Array
       ? checkContent(input.content)
       : encodeContent(input.content);
-  const salt = input.salt ?? random(16);
   const own = secret.kind === 2 ? principalBytes(sender).slice(1) : null;
   const messageSecret = await hkdf(await secret.lane(own), salt, label("message"), 32);
   const keys = await messageKeys(messageSecret);

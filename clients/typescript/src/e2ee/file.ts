@@ -24,11 +24,16 @@ export interface SealedFile {
   readonly sha256: string;
 }
 
-/** Seals a file under a new key. Only vectors give `key` and `salt`. */
-export async function sealFile(
+/** Seals a file under a new key. */
+export function sealFile(content: Uint8Array): Promise<SealedFile> {
+  return sealFileWithSalt(content, random(32), random(16));
+}
+
+/** As `sealFile`, for vectors: key and salt are of one content. */
+export async function sealFileWithSalt(
   content: Uint8Array,
-  key: Bytes = random(32),
-  salt: Bytes = random(16),
+  key: Bytes,
+  salt: Bytes,
 ): Promise<SealedFile> {
   const chunkKey = await hkdf(key, salt, label("file"), 32);
   const parts: Uint8Array[] = [MAGIC, salt];

@@ -11,9 +11,44 @@ export * from "./context.js";
 export * from "./content.js";
 export * from "./epoch.js";
 export * from "./wrap.js";
-export * from "./envelope.js";
-export * from "./file.js";
-export * from "./backup.js";
+export {
+  type EncryptedPayload,
+  type Header,
+  type OpenInput,
+  type Opened,
+  type SealInput,
+  VIEW_UNKNOWN,
+  type View,
+  envelopeHash,
+  envelopeOf,
+  open,
+  payload,
+  readHeader,
+  seal,
+} from "./envelope.js";
+export {
+  type FileContent,
+  type SealedFile,
+  fileHash,
+  fileKey,
+  openFile,
+  sealFile,
+} from "./file.js";
+export {
+  type Argon2Costs,
+  type BackedUpKey,
+  type BackupFields,
+  type BackupPlace,
+  DEFAULT_COSTS,
+  type RestoredBackup,
+  backupKey,
+  checkProtectionPassword,
+  generateProtectionPassword,
+  makeBackup,
+  openBackup,
+  restoreBackup,
+  sealBackup,
+} from "./backup.js";
 export * from "./safety.js";
 export * from "./replies.js";
 export * from "./key-log.js";
