@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blindpipe import Agent, AgentOptions, Client, Conversation, ToolRequest
-from blindpipe.client import CaughtUp, ClientEvent, MessageEvent, ToolRequestEvent
+from blindpipe.client import (
+    CaughtUp,
+    ClientEvent,
+    MessageEvent,
+    Sensitivity,
+    Tool,
+    ToolRequestEvent,
+)
+from blindpipe.e2ee.consent import Run
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.hooks import HookCaller
 from blindpipe.transport.http import Call, Http
@@ -21,6 +29,8 @@ MANIFEST = {
     "tools": [{"name": "send_email", "scope": "notification:send"}],
     "permission_scopes": [{"scope": "notification:send", "sensitivity": "low"}],
 }
+TOOLS = {"send_email": Tool("notification:send", Sensitivity.LOW)}
+"""The table of a device that can do what `MANIFEST` declares."""
 ROOT = Path(__file__).parents[3]
 _T = TypeVar("_T")
 
@@ -81,6 +91,16 @@ async def decide_until_answered(
         return any(map(from_agent, events))
 
     return await collect(user, act, enough)
+
+
+def executing(run: Run) -> Callable[[ToolRequest], Awaitable[None]]:
+    """A person who approves each request that comes."""
+
+    async def execute(request: ToolRequest) -> None:
+        await request.approve()
+        await request.execute(run)
+
+    return execute
 
 
 async def answer_to(user: TestUser, act: Callable[[], Awaitable[object]]) -> MessageEvent:

@@ -23,9 +23,18 @@ from attacker import (
     flipped,
     is_message,
 )
-from live import MANIFEST, answer_to, decide_until_answered, grant, running, until
+from live import (
+    MANIFEST,
+    TOOLS,
+    answer_to,
+    decide_until_answered,
+    executing,
+    grant,
+    running,
+    until,
+)
 
-from blindpipe import Agent, CallResult, Context, ToolRequest
+from blindpipe import Agent, CallResult, Context, NotApproved, ToolRequest
 from blindpipe.client import Sensitivity, StoredConsents, Tool
 from blindpipe.e2ee.consent import Consents
 from blindpipe.testing import DevCluster, TestUser
@@ -44,7 +53,7 @@ def _asks_for_mails(agent: Agent, results: list[CallResult]) -> None:
 async def test_an_agent_believes_no_consent_that_the_server_made(
     cluster: DevCluster, how: str
 ) -> None:
-    ada, results = await cluster.user("ada"), list[CallResult]()
+    ada, results = await cluster.user("ada", tools=TOOLS), list[CallResult]()
     async with attacking(cluster) as attacker:
         made = await cluster.agent("asker", ada.client, manifest=MANIFEST)
         options = replace(made, url=attacker.url, ssl_context=None)
@@ -55,7 +64,8 @@ async def test_an_agent_believes_no_consent_that_the_server_made(
             await grant(ada, conversation, options)
 
             async def consent(request: ToolRequest) -> None:
-                await request.execute(lambda _mail: "sent")
+                await request.approve()
+                await request.execute(lambda _tool, _mail: "sent")
 
             await decide_until_answered(ada, lambda: conversation.send("with consent"), consent)
             true = next(f for f in attacker.seen if f.get("event") == "artifact_response")
@@ -92,7 +102,7 @@ async def test_an_outcome_whose_event_is_dropped_is_read(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blindpipe.agent.tool_calls.LOOK_INTERVAL_SECONDS", 0.1)
-    ada, results = await cluster.user("ada"), list[CallResult]()
+    ada, results = await cluster.user("ada", tools=TOOLS), list[CallResult]()
     async with attacking(cluster) as attacker:
         made = await cluster.agent("asker", ada.client, manifest=MANIFEST)
         options = replace(made, url=attacker.url, ssl_context=None)
@@ -103,7 +113,7 @@ async def test_an_outcome_whose_event_is_dropped_is_read(
             conversation = await ada.client.open_agent(agent.agent_id)
             await grant(ada, conversation, options)
             say = partial(conversation.send, "dropped")
-            await decide_until_answered(ada, say, lambda request: request.execute(lambda _: "sent"))
+            await decide_until_answered(ada, say, executing(lambda _tool, _mail: "sent"))
     assert [(result.status, result.result) for result in results] == [("executed", "sent")]
     await ada.client.close()
 
@@ -116,7 +126,7 @@ async def _device(
     victim, mails = Victim(), list[object]()
     async with (
         attacking(cluster) as attacker,
-        attacked_person(cluster, attacker, "ada", victim) as ada,
+        attacked_person(cluster, attacker, "ada", victim, tools=TOOLS) as ada,
     ):
         options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
         agent = Agent(options)
@@ -217,6 +227,7 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
         "wipe": Tool(scope, Sensitivity.HIGH),
         "read_files": Tool("files:read", Sensitivity.LOW),
     }
+    tools["hint"] = Tool(scope, Sensitivity.LOW)
     named = [{"name": name, "scope": scope} for name in (*tools, "beep")]
     manifest = {**MANIFEST, "tools": named}
 
@@ -224,11 +235,22 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
         return (changed(frame, **said) if _is_request(frame) else frame,)
 
     async def decide(request: ToolRequest) -> None:
-        decisions.append(await request.decide())
-        if decisions[-1] == "ask":
-            await request.approve()
-        await request.execute(lambda _: "done")
-        decisions.append(await request.decide())
+        decision = await request.decide()
+        ran: list[str] = []
+        if decision == "ask":
+            with pytest.raises(NotApproved):
+                await request.execute(lambda tool, _: ran.append(tool))
+            assert not ran, "nobody has approved it"
+            is_remembered = (request.call["tool"], said["sensitivity"]) == ("send_email", "low")
+            await (request.remember() if is_remembered else request.approve())
+        if decision == "unable" and request.call["tool"] in tools:
+            with pytest.raises(NotApproved):
+                await request.execute(lambda tool, _: ran.append(tool))
+            await request.deny()
+        else:
+            await request.execute(lambda tool, _: ran.append(tool))
+        assert ran == ([] if decision == "unable" else [request.call["tool"]])
+        decisions.extend((decision, await request.decide()))
 
     async with (
         attacking(cluster) as attacker,
@@ -252,6 +274,10 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
                 # The person's approval on this device counts, not the server's grant.
                 ("send_email", harmless, "ask"),
                 ("send_email", harmless, "execute"),
+                # An approval is of a tool, not of all that have its scope; and once, unless the
+                # person chose to be asked no more.
+                ("hint", harmless, "ask"),
+                ("hint", harmless, "ask"),
                 # The device's own table says that this one always asks.
                 ("wipe", harmless, "ask"),
                 # The server may raise the harm.
@@ -267,11 +293,11 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
     assert decisions == [each for *_, wanted in rows for each in (wanted, "repeated")]
     # Begun and approved calls outlive the program.
     later = Consents.stored(tools, await kept.load()).store()
-    assert (len(later["begun"]), len(later["approved"])) == (len(rows), 1)
+    assert (len(later["begun"]), len(later["remembered"])) == (len(rows), 1)
 
 
 def _executing(mails: list[object]) -> Callable[[ToolRequest], Awaitable[None]]:
-    return lambda request: request.execute(mails.append)
+    return executing(lambda _tool, mail: mails.append(mail))
 
 
 @asynccontextmanager

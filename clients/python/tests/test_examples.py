@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from live import (
     MANIFEST,
+    TOOLS,
     answer_to,
     collect,
     decide_until_answered,
@@ -56,14 +57,15 @@ async def test_streaming_shows_its_answer_while_it_writes_it(
 async def test_approval_asks_a_device_which_executes_once_and_signs(
     cluster: DevCluster,
 ) -> None:
-    ada = await cluster.user("ada")
+    ada = await cluster.user("ada", tools=TOOLS)
     mails: list[object] = []
 
     async def consent(request: ToolRequest) -> None:
         assert request.arguments == {"to": "team@example.com", "text": "hello"}
         assert request.prompt == "Send this to the team?"
-        await request.execute(mails.append)
-        await request.execute(mails.append)
+        await request.approve()
+        await request.execute(lambda _tool, mail: mails.append(mail))
+        await request.execute(lambda _tool, mail: mails.append(mail))
 
     async with example_runs("approval", cluster, ada) as (conversation, options):
         await grant(ada, conversation, options)

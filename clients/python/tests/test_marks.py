@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from live import MANIFEST, collect, from_agent, grant, running
+from live import MANIFEST, TOOLS, collect, from_agent, grant, running
 
 from blindpipe import Agent, Context, NewFile
 from blindpipe.client import ClientEvent, MessageEvent, ToolRequestEvent
@@ -79,7 +79,7 @@ async def test_the_server_holds_none_of_what_is_said(cluster: DevCluster, tmp_pa
         name: f"mark-{name}-{new_ulid()}"
         for name in ("text", "reply", "stream", "file-name", "file-content", "argument", "result")
     }
-    title, ada = f"title-{new_ulid()}", await cluster.user("ada")
+    title, ada = f"title-{new_ulid()}", await cluster.user("ada", tools=TOOLS)
     bob = await cluster.user("bob", node=1)
     options = await cluster.agent("discreet", ada.client, manifest=MANIFEST)
     agent = Agent(options)
@@ -96,7 +96,8 @@ async def test_the_server_holds_none_of_what_is_said(cluster: DevCluster, tmp_pa
     async def decide(events: list[ClientEvent]) -> bool:
         last = events[-1]
         if isinstance(last, ToolRequestEvent):
-            await last.request.execute(lambda _mail: marks["result"])
+            await last.request.approve()
+            await last.request.execute(lambda _tool, _mail: marks["result"])
         return sum(map(from_agent, events)) == 2
 
     async with running(agent):

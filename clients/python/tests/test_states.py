@@ -172,13 +172,16 @@ class Machine:
         return {"decision": decision, "notices": _notices(shown.notices)}
 
     def do_approve(self, event: Json) -> Json:
-        agent = principal(event, "agent")
-        self.consents.approve(self.room.conversation, agent, event["scope"], event["now"])
+        # The table's approvals are of a scope, and those of a device of a tool.
+        agent, conversation = principal(event, "agent"), self.room.conversation
+        for name, tool in self.consents.tools.items():
+            if tool.scope == event["scope"]:
+                self.consents.remember(conversation, agent, name, event["now"], 30)
         return {}
 
     def do_withdraw(self, event: Json) -> Json:
         agent = principal(event, "agent")
-        self.consents.withdraw(self.room.conversation, agent, event["scope"])
+        self.consents.withdraw(agent, event["scope"], self.room.conversation)
         return {}
 
     def do_begin(self, event: Json) -> Json:

@@ -26,6 +26,7 @@ from .errors import (
     DecryptError,
     IdConflict,
     KeyUnavailable,
+    NotApproved,
     UsageError,
 )
 from .hooks import Hooks
@@ -49,6 +50,7 @@ __all__ = [
     "KeyUnavailable",
     "MessageStream",
     "NewFile",
+    "NotApproved",
     "PinStore",
     "RateLimited",
     "ReceivedMessage",

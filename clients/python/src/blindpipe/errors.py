@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from .e2ee import E2eeError
 
@@ -76,6 +76,17 @@ class KeyUnavailable(Exception):
 
     def __init__(self, message: str = "no key of this conversation may seal") -> None:
         super().__init__(message)
+
+
+class NotApproved(Exception):
+    """Neither the person nor an approval that is remembered allows this request of an agent."""
+
+    code: Final = "not_approved"
+
+    def __init__(self, decision: str) -> None:
+        super().__init__(f"the request is not approved: {decision}")
+        self.decision = decision
+        """The decision of `decide()`."""
 
 
 class UsageError(Exception):

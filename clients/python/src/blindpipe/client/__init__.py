@@ -3,7 +3,7 @@
 from ..core.files import NewFile
 from ..core.opened import OpenedMessage, Sender
 from ..core.types import ConversationInfo, Device, Event, Grant, Message, Sent, ToolCall
-from ..e2ee.consent import Sensitivity, StoredConsents, Tool
+from ..e2ee.consent import Sensitivity, StoredApproval, StoredConsents, Tool
 from .account import Account
 from .client import Client, ClientOptions
 from .conversation import Conversation, ReceivedMessage
@@ -43,6 +43,7 @@ __all__ = [
     "Sender",
     "Sent",
     "Sensitivity",
+    "StoredApproval",
     "StoredConsents",
     "Tool",
     "ToolCall",

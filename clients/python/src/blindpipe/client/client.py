@@ -24,10 +24,10 @@ from .account import Account
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
 from .event_reader import EventReader
-from .events import ClientEvent
+from .events import ClientEvent, ToolRequestEvent
 from .feed import Feed
 from .rotation import NotGiven, Rotator
-from .tool_requests import ConsentKeeper, ConsentStore
+from .tool_requests import ConsentKeeper, ConsentStore, ToolRequest
 
 ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
 """A removed device may know the secrets of the conversations that were active in this time."""
@@ -325,6 +325,16 @@ class Client:
             async for frame in frames:
                 for event in await reader.read(frame):
                     yield event
+                    if isinstance(event, ToolRequestEvent):
+                        await self._answer_unknown(event.request)
+
+    async def _answer_unknown(self, request: ToolRequest) -> None:
+        """An agent does not wait for a tool that nobody has."""
+        try:
+            await request.answer_unknown()
+        except (BlindpipeError, E2eeError, KeyUnavailable) as error:
+            kind = type(error).__name__
+            self._options.logger.warning("an unknown tool was not answered: %s", kind)
 
     async def _check_own_list(self) -> None:
         """A device on one's own list that one did not add is an alarm, at every start."""

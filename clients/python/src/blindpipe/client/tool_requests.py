@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,9 +12,18 @@ from ..core.payload import envelope_of
 from ..core.session import Session
 from ..core.types import JsonObject, ToolCall, milliseconds
 from ..e2ee import Principal, ids
-from ..e2ee.consent import Consents, Decision, Sensitivity, StoredConsents, Tool
+from ..e2ee.consent import (
+    MAX_REMEMBERED_DAYS,
+    Consents,
+    Decision,
+    Run,
+    Sensitivity,
+    StoredConsents,
+    Tool,
+)
 from ..e2ee.envelope import Request, Response
 from ..e2ee.room import Incoming
+from ..errors import NotApproved, UsageError
 from ..transport.clock import now_ms
 from ..transport.http import Call
 
@@ -35,7 +44,7 @@ class ConsentKeeper:
     """The device's records, and the store behind them."""
 
     def __init__(self, tools: Mapping[str, Tool], store: ConsentStore | None) -> None:
-        self._tools = tools
+        self.tools = tools
         self._store = store
         self._consents: Consents | None = None
         self._lock = asyncio.Lock()
@@ -45,7 +54,7 @@ class ConsentKeeper:
         async with self._lock:
             if self._consents is None:
                 stored = await self._store.load() if self._store else None
-                self._consents = Consents.stored(self._tools, stored)
+                self._consents = Consents.stored(self.tools, stored)
             return self._consents
 
     async def save(self) -> None:
@@ -84,6 +93,19 @@ class ToolRequest:
         self._asked = asked
         self._session = session
         self._keeper = keeper
+        self._is_approved = False
+
+    @property
+    def _sensitivity(self) -> Sensitivity:
+        """The server's word; it can only raise the harm."""
+        return _SENSITIVITIES.get(self.call["sensitivity"], Sensitivity.HIGH)
+
+    @property
+    def _is_for_me(self) -> bool:
+        """Whether this person is asked, and no other device of theirs."""
+        request, options = self._asked.request, self._session.options
+        is_mine = options.me == Principal.user(request.asked)
+        return is_mine and request.device_id in (None, options.device_id)
 
     async def decide(self) -> Decision:
         """Decides by this device's own table of tools and its own records.
@@ -96,18 +118,36 @@ class ToolRequest:
             asked.conversation,
             asked.agent,
             asked.request,
-            _SENSITIVITIES.get(self.call["sensitivity"], Sensitivity.HIGH),
+            self._sensitivity,
             now_ms(),
         )
+        if decision != "repeated" and not self._is_for_me:
+            return "unable"
         if decision == "execute":
             # The window of a medium tool slides with its use.
             await self._keeper.save()
         return decision
 
     async def approve(self) -> None:
-        """The person agrees: this agent may use the scope here, by the rules of its sensitivity."""
+        """The person agrees to this request, once: the next `execute` uses it up."""
+        self._is_approved = True
+
+    async def remember(self, days: int = MAX_REMEMBERED_DAYS) -> None:
+        """The person agrees to this tool of this agent here for some days, without being asked.
+
+        Not for a tool of high sensitivity. One of medium asks again after 24 hours without use.
+        """
+        if not 1 <= days <= MAX_REMEMBERED_DAYS:
+            raise UsageError(f"an approval is remembered for 1 to {MAX_REMEMBERED_DAYS} days")
         asked, consents = self._asked, await self._keeper.load()
-        consents.approve(asked.conversation, asked.agent, asked.request.scope, now_ms())
+        tool = consents.tools.get(asked.request.tool)
+        if tool is None or tool.scope != asked.request.scope or not self._is_for_me:
+            raise UsageError("this device does not have the tool")
+        if max(tool.sensitivity, self._sensitivity) == Sensitivity.HIGH:
+            raise UsageError("a tool of high sensitivity always asks")
+        consents.remember(
+            asked.conversation, asked.agent, asked.request.tool, now_ms(), days
+        )
         await self._keeper.save()
 
     async def _begin(self) -> bool:
@@ -118,18 +158,56 @@ class ToolRequest:
             await self._keeper.save()
         return is_new
 
-    async def execute(self, run: Callable[[JsonObject], Any]) -> None:
-        """Runs the tool once, and answers with its result in this device's name."""
+    async def execute(self, run: Run | None = None) -> None:
+        """Runs the tool once, and answers with its result in this device's name.
+
+        It runs what `decide()` lets run unasked, and what `approve()` allowed; else it raises
+        `NotApproved`. `run` gets the tool's name and the arguments; without it, the `run` of the
+        tool in the device's table does. A tool that the device does not know is answered as
+        failed, `unknown_tool`.
+        """
+        decision = await self.decide()
+        if decision == "repeated" or await self.answer_unknown():
+            return
+        is_approved, self._is_approved = self._is_approved, False
+        if decision != "execute" and not (decision == "ask" and is_approved):
+            raise NotApproved(decision)
+        name = self._asked.request.tool
+        runs = run or self._keeper.tools[name].run
+        if runs is None:
+            raise UsageError(f"the tool {name} has nothing that runs it")
         if not await self._begin():
             return
         try:
-            result = run(self.arguments)
+            result = runs(name, self.arguments)
             if inspect.isawaitable(result):
                 result = await result
         except Exception as error:
             await self._respond("failed", "tool_failed", {"message": str(error)})
         else:
             await self._respond("executed", None, {"result": result})
+
+    async def answer_unknown(self) -> bool:
+        """Answers `failed`, `unknown_tool` if the device does not know the tool. False if it does.
+
+        A request to all devices of a person is left to the others, if there are any: the first
+        answer counts, and one of them may know the tool.
+        """
+        request = self._asked.request
+        if request.tool in self._keeper.tools or not self._is_for_me:
+            return False
+        if request.device_id is None and await self._has_other_devices():
+            return False
+        if await self._begin():
+            await self._respond("failed", "unknown_tool", {})
+        return True
+
+    async def _has_other_devices(self) -> bool:
+        options = self._session.options
+        async for device in options.http.pages("/users/me/devices"):
+            if device["has_keys"] and device["device_id"] != options.device_id:
+                return True
+        return False
 
     async def deny(self, reason: str = "user_denied") -> None:
         """Answers that the person does not want it."""

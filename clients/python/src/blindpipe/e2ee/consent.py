@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from .envelope import Request, Response
 from .keys import Principal
 from .room import Incoming, Refused, Room, Shown
 from .trust import Trust
 
-_MEDIUM_WINDOW_MS = 24 * 60 * 60_000
+_DAY_MS = 24 * 60 * 60_000
+MAX_REMEMBERED_DAYS: Final = 30
+"""A person agrees in advance for at most so long."""
 
 Decision = Literal["execute", "ask", "unable", "repeated"]
 """Execute unasked; show the arguments and ask; not this person's or device's; began before."""
@@ -26,27 +28,56 @@ class Sensitivity(enum.IntEnum):
     HIGH = 2
 
 
+Run = Callable[[str, dict[str, Any]], Any]
+"""Runs a tool: it gets the tool's name and the arguments. A coroutine function serves too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A tool of the device's own table."""
 
     scope: str
     sensitivity: Sensitivity
+    run: Run | None = None
+    """Runs where `execute` is given nothing else."""
+
+
+class StoredApproval(TypedDict):
+    """An approval that is remembered; times are Unix milliseconds."""
+
+    scope: str
+    used: int
+    until: int
 
 
 class StoredConsents(TypedDict):
-    """The records of one device as a store keeps them; the TypeScript client has the same."""
+    """The records of one device as a store keeps them.
+
+    Earlier versions kept `approved`, which silenced all tools of a scope. Nothing reads it.
+    """
 
     begun: list[str]
-    approved: dict[str, int]
+    remembered: dict[str, StoredApproval]
 
 
 def _begun_name(agent: Principal, request_id: str) -> str:
     return f"{agent.to_bytes().hex()}:{request_id}"
 
 
-def _approval_name(conversation: bytes, agent: Principal, scope: str) -> str:
-    return f"{conversation.hex()}:{agent.to_bytes().hex()}:{scope}"
+def _approval_name(conversation: bytes, agent: Principal, tool: str) -> str:
+    return f"{conversation.hex()}:{agent.to_bytes().hex()}:{tool}"
+
+
+def _is_of(name: str, conversation: str, agent: Principal) -> bool:
+    here, of, _ = name.split(":", 2)
+    return conversation in ("", here) and of == agent.to_bytes().hex()
+
+
+@dataclass(slots=True)
+class _Approval:
+    scope: str
+    used: int
+    until: int
 
 
 @dataclass(slots=True)
@@ -55,18 +86,26 @@ class Consents:
 
     tools: Mapping[str, Tool]
     _begun: dict[str, None] = field(default_factory=dict)
-    _approved: dict[str, int] = field(default_factory=dict)
+    _remembered: dict[str, _Approval] = field(default_factory=dict)
 
     @classmethod
     def stored(cls, tools: Mapping[str, Tool], stored: StoredConsents | None) -> Consents:
         """The records that an earlier run kept; None at the first run."""
         if stored is None:
             return cls(tools)
-        return cls(tools, dict.fromkeys(stored["begun"]), dict(stored["approved"]))
+        remembered = {
+            name: _Approval(kept["scope"], kept["used"], kept["until"])
+            for name, kept in stored.get("remembered", {}).items()
+        }
+        return cls(tools, dict.fromkeys(stored["begun"]), remembered)
 
     def store(self) -> StoredConsents:
         """All that is to be kept."""
-        return {"begun": list(self._begun), "approved": dict(self._approved)}
+        remembered: dict[str, StoredApproval] = {
+            name: {"scope": kept.scope, "used": kept.used, "until": kept.until}
+            for name, kept in self._remembered.items()
+        }
+        return {"begun": list(self._begun), "remembered": remembered}
 
     def decide(
         self,
@@ -83,24 +122,48 @@ class Consents:
         tool = self.tools.get(request.tool)
         if tool is None or tool.scope != request.scope or me != Principal.user(request.asked):
             return "unable"
-        approval = _approval_name(conversation, agent, request.scope)
-        last = self._approved.get(approval)
-        if last is None:
+        kept = self._remembered.get(_approval_name(conversation, agent, request.tool))
+        if kept is None or kept.scope != request.scope or now >= kept.until:
             return "ask"
         sensitivity = max(tool.sensitivity, manifest or Sensitivity.LOW)
-        recent = sensitivity == Sensitivity.MEDIUM and now - last < _MEDIUM_WINDOW_MS
+        recent = sensitivity == Sensitivity.MEDIUM and now - kept.used < _DAY_MS
         if sensitivity == Sensitivity.LOW or recent:
-            self._approved[approval] = max(now, last)
+            kept.used = max(now, kept.used)
             return "execute"
         return "ask"
 
-    def approve(self, conversation: bytes, agent: Principal, scope: str, now: int) -> None:
-        """The person approved an agent here, by a prompt or a grant."""
-        self._approved[_approval_name(conversation, agent, scope)] = now
+    def remember(
+        self, conversation: bytes, agent: Principal, tool: str, now: int, days: int
+    ) -> bool:
+        """The person agrees to later requests of this agent for this tool here.
 
-    def withdraw(self, conversation: bytes, agent: Principal, scope: str) -> None:
-        """The person took an approval back."""
-        self._approved.pop(_approval_name(conversation, agent, scope), None)
+        A `medium` tool asks again after 24 hours without use. False for a tool that always asks or
+        is none of this device.
+        """
+        known = self.tools.get(tool)
+        if known is None or known.sensitivity == Sensitivity.HIGH:
+            return False
+        until = now + min(days, MAX_REMEMBERED_DAYS) * _DAY_MS
+        name = _approval_name(conversation, agent, tool)
+        self._remembered[name] = _Approval(known.scope, now, until)
+        return True
+
+    def withdraw(
+        self, agent: Principal, scope: str | None = None, conversation: bytes | None = None
+    ) -> bool:
+        """Takes approvals of an agent back: of a scope or all, in one conversation or everywhere.
+
+        True if there were any.
+        """
+        here = "" if conversation is None else conversation.hex()
+        gone = [
+            name
+            for name, kept in self._remembered.items()
+            if scope in (None, kept.scope) and _is_of(name, here, agent)
+        ]
+        for name in gone:
+            del self._remembered[name]
+        return bool(gone)
 
     def begin(self, agent: Principal, request_id: str) -> bool:
         """To be stored durably *before* the device executes. False if it began before."""

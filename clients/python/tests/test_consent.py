@@ -1,0 +1,201 @@
+"""A device runs what its table and the person allow, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from live import decide_until_answered, grant, running, sign_in
+
+from blindpipe import Agent, CallResult, Context, Conversation, NotApproved, ToolRequest, UsageError
+from blindpipe.client import Sensitivity, Tool
+from blindpipe.e2ee import Principal, ids
+from blindpipe.e2ee.consent import Consents, Decision
+from blindpipe.e2ee.envelope import Request
+from blindpipe.testing import DevCluster, TestUser
+
+SCOPE = "notification:send"
+NAMES = ("ping", "read", "wipe", "unheard_of")
+MANIFEST = {
+    "tools": [{"name": name, "scope": SCOPE} for name in NAMES],
+    "permission_scopes": [{"scope": SCOPE, "sensitivity": "low"}],
+}
+DAY_MS = 24 * 60 * 60_000
+
+
+@asynccontextmanager
+async def _asked(
+    cluster: DevCluster, ran: list[tuple[str, Any]]
+) -> AsyncIterator[tuple[TestUser, Conversation, list[CallResult]]]:
+    """A person with a table of tools, and an agent that asks for the tool that it is told."""
+
+    async def run(tool: str, arguments: dict[str, Any]) -> str:
+        ran.append((tool, arguments))
+        return f"{tool} is done"
+
+    tools = {
+        "ping": Tool(SCOPE, Sensitivity.LOW, run),
+        "read": Tool(SCOPE, Sensitivity.MEDIUM, run),
+        "wipe": Tool(SCOPE, Sensitivity.HIGH, run),
+    }
+    ada, results = await cluster.user("ada", tools=tools), list[CallResult]()
+    options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        results.append(await ctx.call(ctx.text, SCOPE, {"of": ctx.text}))
+        await ctx.reply("done")
+
+    async with running(agent):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        await grant(ada, conversation, options)
+        yield ada, conversation, results
+    await ada.client.close()
+
+
+async def _refused(request: ToolRequest) -> str:
+    with pytest.raises(NotApproved) as refused:
+        await request.execute()
+    assert refused.value.code == "not_approved"
+    return refused.value.decision
+
+
+async def test_a_request_that_nobody_approved_executes_nothing(cluster: DevCluster) -> None:
+    ran = list[tuple[str, Any]]()
+    async with _asked(cluster, ran) as (ada, conversation, results):
+
+        async def refuse(request: ToolRequest) -> None:
+            assert await _refused(request) == "ask"
+            assert await _refused(request) == "ask"
+            with pytest.raises(NotApproved):
+                await request.execute(lambda *asked: ran.append(asked))
+            await request.deny()
+
+        for tool in ("ping", "wipe"):
+            await decide_until_answered(ada, partial(conversation.send, tool), refuse)
+    assert ran == []
+    assert [(each.status, each.reason) for each in results] == [("denied", "user_denied")] * 2
+
+
+async def test_an_approval_is_for_one_request_and_what_is_remembered_for_one_tool(
+    cluster: DevCluster,
+) -> None:
+    ran, decisions = list[tuple[str, Any]](), list[str]()
+    async with _asked(cluster, ran) as (ada, conversation, results):
+
+        async def once(request: ToolRequest) -> None:
+            decisions.append(await request.decide())
+            await request.approve()
+            await request.execute()
+
+        async def remembering(request: ToolRequest) -> None:
+            decisions.append(await request.decide())
+            await request.remember()
+            await request.execute()
+
+        async def unasked(request: ToolRequest) -> None:
+            decisions.append(await request.decide())
+            await request.execute()
+
+        async def never(request: ToolRequest) -> None:
+            for days in (0, 31):
+                with pytest.raises(UsageError):
+                    await request.remember(days)
+            with pytest.raises(UsageError):
+                await request.remember()
+            decisions.append(await _refused(request))
+            await request.deny()
+
+        rows: list[tuple[str, Callable[[ToolRequest], Awaitable[None]]]] = [
+            ("ping", once),
+            ("ping", remembering),
+            ("ping", unasked),
+            ("read", once),
+            ("wipe", never),
+        ]
+        for tool, decide in rows:
+            await decide_until_answered(ada, partial(conversation.send, tool), decide)
+    assert decisions == ["ask", "ask", "execute", "ask", "ask"]
+    # The table's own `run` got the tool's name and the arguments.
+    assert ran == [(tool, {"of": tool}) for tool in ("ping", "ping", "ping", "read")]
+    assert [each.result for each in results[:4]] == [f"{tool} is done" for tool, _ in rows[:4]]
+
+
+@pytest.mark.parametrize("how", ["by execute", "by default"])
+async def test_a_tool_that_the_device_does_not_know_is_answered_at_once(
+    cluster: DevCluster, how: str
+) -> None:
+    async with _asked(cluster, []) as (ada, conversation, results):
+
+        async def decide(request: ToolRequest) -> None:
+            assert await request.decide() == "unable"
+            if how == "by execute":
+                await request.execute()
+
+        async with asyncio.timeout(10):
+            say = partial(conversation.send, "unheard_of")
+            await decide_until_answered(ada, say, decide)
+    assert [(each.status, each.reason) for each in results] == [("failed", "unknown_tool")]
+
+
+async def test_an_unknown_tool_is_left_to_another_device_that_may_know_it(
+    cluster: DevCluster,
+) -> None:
+    async with _asked(cluster, []) as (ada, conversation, results):
+        tools = {"unheard_of": Tool(SCOPE, Sensitivity.LOW)}
+        phone = await sign_in(cluster, ada, "phone", tools=tools)
+        await phone.devices.restore(ada.protection_password)
+        user = TestUser(phone, ada.email, ada.password, ada.protection_password)
+
+        async def on_laptop(request: ToolRequest) -> None:
+            assert await _refused(request) == "unable"
+
+        async def on_phone(request: ToolRequest) -> None:
+            await request.approve()
+            await request.execute(lambda tool, _: f"{tool} on the phone")
+
+        caught_up = asyncio.Event()
+
+        async def begun() -> None:
+            caught_up.set()
+
+        laptop = asyncio.create_task(decide_until_answered(ada, begun, on_laptop))
+        await caught_up.wait()
+        await decide_until_answered(user, partial(conversation.send, "unheard_of"), on_phone)
+        await laptop
+        await phone.close()
+    assert [each.result for each in results] == ["unheard_of on the phone"]
+
+
+def test_what_is_remembered_ends_by_time_and_by_a_withdrawal() -> None:
+    me, agent, room = Principal.user(bytes(16)), ids.principal("agent", ids.new_ulid()), bytes(16)
+    consents = Consents(
+        {
+            "ping": Tool(SCOPE, Sensitivity.LOW),
+            "read": Tool(SCOPE, Sensitivity.MEDIUM),
+            "wipe": Tool(SCOPE, Sensitivity.HIGH),
+            "list": Tool("files:read", Sensitivity.LOW),
+        }
+    )
+
+    def decided(tool: str, now: int) -> Decision:
+        again = Consents.stored(consents.tools, consents.store())
+        request = Request(me.id, f"r-{tool}-{now}", tool, consents.tools[tool].scope, None)
+        return again.decide(me, room, agent, request, None, now)
+
+    assert consents.remember(room, agent, "ping", 0, 2)
+    assert consents.remember(room, agent, "read", 0, 2)
+    assert not consents.remember(room, agent, "wipe", 0, 2)
+    assert (decided("ping", 2 * DAY_MS - 1), decided("ping", 2 * DAY_MS)) == ("execute", "ask")
+    assert (decided("read", DAY_MS - 1), decided("read", DAY_MS)) == ("execute", "ask")
+    assert (decided("wipe", 0), decided("list", 0)) == ("ask", "ask")
+    assert consents.remember(room, agent, "list", 0, 2)
+    assert consents.withdraw(agent, SCOPE)
+    assert (decided("ping", 0), decided("list", 0)) == ("ask", "execute")
+    assert consents.withdraw(agent) and not consents.withdraw(agent)
+    assert decided("list", 0) == "ask"
