@@ -45,6 +45,8 @@ class Attacker:
         self.on_request: Callable[[str, str, Any], Any] = lambda _method, _path, body: body
         """The body that the node gets instead of a request's."""
 
+        self.on_status: Callable[[str, str], int | None] = lambda _method, _path: None
+        """The status of an answer that does not come from the node; None lets it come from there."""
         self.on_path: Callable[[str], str] = lambda path: path
         """The path and query that the node gets instead of a request's."""
         self.on_client_frame: Callable[[Frame], Frame] = lambda frame: frame
@@ -64,15 +66,18 @@ class Attacker:
         """Whether any client is."""
         return any(not socket.closed for socket in self._sockets)
 
-    async def hang_up(self) -> None:
+    async def hang_up(self, code: int = 1012) -> None:
         """Ends the connections of all clients, which come back."""
         await until(lambda: self._sockets)
         for socket in list(self._sockets):
-            await socket.close(code=1012)
+            await socket.close(code=code)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/ws":
             return await self._relay(request)
+        status = self.on_status(request.method, request.path)
+        if status is not None:
+            return web.Response(status=status)
         path, body = self.on_path(request.path_qs), await request.read()
         if body and request.content_type == "application/json":
             body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()

@@ -13,7 +13,7 @@ from aiohttp import web
 from live import until
 
 from blindpipe import Closed, Hooks, RateLimited
-from blindpipe.errors import ApiError
+from blindpipe.errors import ApiError, ConnectionLost
 from blindpipe.hooks import HookCaller
 from blindpipe.transport import socket as sockets
 from blindpipe.transport.http import Call, Http
@@ -45,14 +45,15 @@ def _http(url: str, hooks: Hooks | None = None) -> Http:
 async def _waits(
     monkeypatch: pytest.MonkeyPatch,
     endings: Sequence[tuple[int, list[Frame]]],
-    renewals: Sequence[bool] = (),
+    renewals: Sequence[bool | Exception] = (),
     hooks: Hooks | None = None,
+    unread: Sequence[Exception] = (),
 ) -> list[float]:
     """The waits in seconds before each further connection of a client whose connections end so.
 
     The frames of an ending come before it. All jitter is full.
     """
-    left, waits, renewed = list(endings), list[float](), list(renewals)
+    left, waits, renewed, unread = list(endings), list[float](), list(renewals), list(unread)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         connection = web.WebSocketResponse()
@@ -70,10 +71,15 @@ async def _waits(
             self.close()
 
     async def auth() -> Frame:
+        if unread:
+            raise unread.pop()
         return {"type": "auth"}
 
     async def renew() -> bool:
-        return renewed.pop(0)
+        outcome = renewed.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def holders() -> Sequence[str]:
         return ["another"]
@@ -134,6 +140,21 @@ async def test_a_refused_credential_is_renewed_or_ends_it(monkeypatch: pytest.Mo
         with pytest.raises(Closed) as closed:
             await _waits(monkeypatch, [(code, [])], [False])
         assert closed.value.close_code == code
+
+
+async def test_only_a_refused_renewal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    away: list[Exception] = [ConnectionLost(), ApiError("HTTP_503", 503, "later")] * 4
+    refused: list[tuple[int, list[Frame]]] = [(4401, [])] * 9
+    assert await _waits(monkeypatch, refused, [*away, True]) == [1, 2, 4, 8, 16, 30, 30, 30, 0]
+    # Nor does a token that cannot be had for now, before the connection.
+    assert await _waits(monkeypatch, [(1012, [])], unread=away[:3]) == [0.5, 1, 2, 4]
+
+
+async def test_a_frame_that_is_none_ends_the_connection_and_not_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strange: list[Frame] = [{"no": "type"}]
+    assert await _waits(monkeypatch, [(1000, strange), (1000, [])]) == [0.5, 1]
 
 
 async def test_a_refusal_for_want_of_budget_says_how_long_to_wait() -> None:

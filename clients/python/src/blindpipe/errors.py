@@ -11,6 +11,9 @@ DecryptError = E2eeError
 """Something does not open, or is not sealed; `reason` says why."""
 
 
+_PASSING_STATUSES: Final = (408, 429, 502, 503, 504)
+
+
 class BlindpipeError(Exception):
     """The base of every error that comes from the service or the connection to it.
 
@@ -35,7 +38,9 @@ class BlindpipeError(Exception):
     @property
     def retryable(self) -> bool:
         """Whether the same request may succeed later without a change."""
-        return self.params.get("retryable") is True
+        told = self.params.get("retryable")
+        # What stands before the service says nothing of this.
+        return told if isinstance(told, bool) else self.status in _PASSING_STATUSES
 
 
 class ApiError(BlindpipeError):

@@ -67,9 +67,9 @@ class Account:
         raw = await self.http.raw(call)
         self._refresh_token = raw.cookies.get(_COOKIE) or self._refresh_token
         try:
-            return json.loads(raw.body).get("data")
-        except ValueError:
-            raise ConnectionLost("the answer was cut short") from None
+            return json.loads(raw.body)["data"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConnectionLost("the answer was cut short") from error
 
     def _take(self, token: str, expires_in_seconds: int) -> None:
         self._access_token = token
@@ -78,11 +78,19 @@ class Account:
     async def token(self) -> str | None:
         """The access token, renewed shortly before its end."""
         if self._access_token and time.monotonic() > self._expires_at - RENEW_BEFORE_SECONDS:
-            await self.renew()
+            try:
+                await self.renew()
+            except BlindpipeError:
+                # Until its end it serves on.
+                if time.monotonic() > self._expires_at:
+                    raise
         return self._access_token
 
     async def renew(self) -> bool:
-        """A new access token; false if the session has ended."""
+        """A new access token; false if the session has ended.
+
+        Any other failure raises, and says nothing about the session.
+        """
         before = self._access_token
         async with self._lock:
             # Somebody else has renewed it meanwhile.
@@ -95,9 +103,15 @@ class Account:
             if error.status == 401:
                 return False
             raise
-        if self._signed_in is not None and fresh["user_id"] != self.user_id:
+        try:
+            user, token, seconds = (
+                fresh[name] for name in ("user_id", "access_token", "expires_in_seconds")
+            )
+        except (LookupError, TypeError) as error:
+            raise ConnectionLost("the answer is none of the service") from error
+        if self._signed_in is not None and user != self.user_id:
             return False
-        self._take(fresh["access_token"], fresh["expires_in_seconds"])
+        self._take(token, seconds)
         return True
 
     async def logout(self) -> None:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from ..core.session import Session, SessionOptions
-from ..core.types import ConversationInfo, Grant, JsonObject, milliseconds
+from ..core.types import ConversationInfo, Event, Grant, JsonObject, milliseconds
 from ..e2ee import E2eeError, Principal, ids, safety
 from ..e2ee.consent import Tool
 from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import BlindpipeError, KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
-from ..transport.clock import now_ms
+from ..transport.clock import full_jitter, now_ms
 from ..transport.http import Call
+from ..transport.socket import Frame
 from .account import Account
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
 from .event_reader import EventReader
-from .events import ClientEvent, ToolRequestEvent
+from .events import ClientEvent, OtherEvent, ToolRequestEvent
 from .feed import Feed
 from .rotation import NotGiven, Rotator
 from .tool_requests import ConsentKeeper, ConsentStore, ToolRequest
 
+FIRST_READ_WAIT_MS: Final = 1_000
+MAX_READ_WAIT_MS: Final = 30_000
 ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
 """A removed device may know the secrets of the conversations that were active in this time."""
 
@@ -323,10 +327,26 @@ class Client:
         await self._check_own_list()
         async with aclosing(feed.frames()) as frames:
             async for frame in frames:
-                for event in await reader.read(frame):
+                for event in await self._read(reader, frame):
                     yield event
                     if isinstance(event, ToolRequestEvent):
                         await self._answer_unknown(event.request)
+
+    async def _read(self, reader: EventReader, frame: Frame) -> Sequence[ClientEvent]:
+        """The events of a frame. A read that fails for now is made again, or they were lost."""
+        failures, is_event = 0, frame["type"] == "event"
+        while True:
+            try:
+                return await reader.read(frame)
+            except BlindpipeError as error:
+                if error.status == 401:
+                    raise
+                kind = type(error).__name__
+                self._options.logger.warning("an event could not be looked into: %s", kind)
+                if not (is_event and error.retryable):
+                    return [OtherEvent(cast(Event, frame))] if is_event else []
+            await asyncio.sleep(full_jitter(failures, FIRST_READ_WAIT_MS, MAX_READ_WAIT_MS) / 1000)
+            failures += 1
 
     async def _answer_unknown(self, request: ToolRequest) -> None:
         """An agent does not wait for a tool that nobody has."""

@@ -22,6 +22,8 @@ Frame = dict[str, Any]
 
 FIRST_RECONNECT_WAIT_MS: Final = 500
 MAX_RECONNECT_WAIT_MS: Final = 30_000
+FIRST_RENEWAL_WAIT_MS: Final = 1_000
+MAX_RENEWAL_WAIT_MS: Final = 30_000
 LIMIT_WAIT_MS: Final = 10_000
 FLOOD_WAIT_MS: Final = 5_000
 HANDSHAKE_TIMEOUT_SECONDS: Final = 15.0
@@ -63,7 +65,10 @@ class SocketOptions:
     auth: Callable[[], Awaitable[Frame]]
     """The `auth` frame of this moment."""
     renew: Callable[[], Awaitable[bool]]
-    """The renewal that a 4401 asks for: true if a new token is there."""
+    """The renewal that a 4401 asks for: true if a new token is there, false if it is refused.
+
+    Any other failure raises.
+    """
     on_frame: Callable[[Frame, int], None]
     """A frame, and the length of its text."""
     on_ready: Callable[[Frame], None]
@@ -122,6 +127,7 @@ class Socket:
         self._outgoing: asyncio.Queue[str] = asyncio.Queue()
         self._ready = False
         self._attempt = 0
+        self._failed_renewals = 0
         self._reference = 0
         self._after_ms: float | None = None
         self._closing = asyncio.Event()
@@ -160,7 +166,7 @@ class Socket:
             if self._closing.is_set():
                 return _Ending(NO_STATUS_CODE, None)
             socket = await self._connected(address)
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (aiohttp.ClientError, BlindpipeError, TimeoutError, OSError):
             return _Ending(NO_STATUS_CODE, None)
         self._current, self._outgoing = socket, asyncio.Queue()
         writer = asyncio.create_task(self._write(socket, self._outgoing, json.dumps(auth)))
@@ -252,8 +258,16 @@ class Socket:
                 return int(socket.close_code or NO_STATUS_CODE)
             if message.type == aiohttp.WSMsgType.PING:
                 await socket.pong(message.data)
-            if message.type == aiohttp.WSMsgType.TEXT:
-                self._take(json.loads(message.data), len(message.data))
+            if message.type == aiohttp.WSMsgType.TEXT and not self._takes(message.data):
+                return NO_STATUS_CODE
+
+    def _takes(self, text: str) -> bool:
+        """False for a frame of another shape: what it was to say comes with another connection."""
+        try:
+            self._take(json.loads(text), len(text))
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
+        return True
 
     def _take(self, frame: Frame, size: int) -> None:
         match frame["type"]:
@@ -278,10 +292,13 @@ class Socket:
         self._options.on_frame(frame, size)
 
     async def _renew_auth(self) -> None:
-        # The server ends the connection at the token's end; then the next one says why.
-        if await _or(False, self._options.renew()):
-            auth = await self._options.auth()
-            self.send({"type": "auth.renew", "access_token": auth.get("access_token")})
+        try:
+            if await self._options.renew():
+                auth = await self._options.auth()
+                self.send({"type": "auth.renew", "access_token": auth.get("access_token")})
+        except BlindpipeError:
+            # The server ends the connection at the token's end; then the next one says why.
+            return
 
     def _answer(self, frame: Frame) -> None:
         waiting = self._answers.pop(str(frame.get("ref")), None)
@@ -335,9 +352,7 @@ class Socket:
         if ending.after_ms is not None:
             return ending.after_ms
         if code == 4401:
-            if await _or(False, self._options.renew()):
-                return 0
-            raise Closed("the credential was refused", code)
+            return await self._wait_after_refusal(code)
         if code in _FINAL_CODES:
             raise Closed("the server ended the connection for good", code)
         if code == 4409:
@@ -351,3 +366,16 @@ class Socket:
         if code in _IMMEDIATE_CODES and self._attempt == 1:
             return 0
         return full_jitter(self._attempt - 1, FIRST_RECONNECT_WAIT_MS, MAX_RECONNECT_WAIT_MS)
+
+    async def _wait_after_refusal(self, code: int) -> float:
+        """The server took the credential for ended. Only it can say that there is no other."""
+        try:
+            is_renewed = await self._options.renew()
+        except BlindpipeError:
+            self._failed_renewals += 1
+            failed = self._failed_renewals - 1
+            return full_jitter(failed, FIRST_RENEWAL_WAIT_MS, MAX_RENEWAL_WAIT_MS)
+        self._failed_renewals = 0
+        if is_renewed:
+            return 0
+        raise Closed("the credential was refused", code)
