@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,23 +11,26 @@ from typing import Any, Literal, TypeVar, cast, overload
 
 from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
-from ..errors import UsageError
+from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
 from ..transport.clock import now_ms
 from ..transport.http import Http
 from ..transport.socket import Socket
-from .inbox import Inbox, InboxParts
+from .inbox import Inbox, InboxParts, is_the_end, look_into
 from .options import AgentOptions
 from .processor import Handler, Handlers, Middleware, Processor, StillRunning
 from .startup import Running, start
 from .transports import SocketReader, read_by_poll, unless_stopped
 from .webhook import (
     DEADLINE_SECONDS,
+    MAX_BODY_BYTES,
     AsgiApp,
     Secrets,
     WebhookAnswer,
     asgi_app,
     challenge_of,
+    checked_keys,
+    event_of,
     verify_delivery,
 )
 
@@ -250,10 +252,15 @@ class Agent:
         A handler has 9 s here; slow ones belong on a socket or a poll. A delivery is answered 200
         once its handler has ended, and 503 while the handler of an earlier one runs.
         """
+        if len(body) > MAX_BODY_BYTES:
+            return WebhookAnswer.text(413, "too large")
         if not verify_delivery(secrets, headers, body):
             return WebhookAnswer.text(401, "not genuine")
-        event = cast(Event, json.loads(body))
-        answer = challenge_of(event)
+        try:
+            event = event_of(body)
+            answer = challenge_of(event)
+        except (ValueError, LookupError, TypeError):
+            return WebhookAnswer.text(400, "no event")
         if answer is not None:
             return answer
         try:
@@ -263,7 +270,11 @@ class Agent:
             return WebhookAnswer.later("not in time")
         except StillRunning:
             return WebhookAnswer.later("an earlier delivery is still being handled")
-        except Exception as error:
+        except BaseException as error:
+            if is_the_end(error):
+                raise
+            if isinstance(error, BlindpipeError) and error.retryable:
+                return WebhookAnswer.later("the service is away")
             self._logger.error("a handler has failed: %s", type(error).__name__)
             return WebhookAnswer.text(500, "the handler has failed")
         return WebhookAnswer(200)
@@ -273,7 +284,7 @@ class Agent:
         parts = running.parts
         if event["event"] == "artifact_response":
             parts.tool_calls.deliver(event["data"])
-        await parts.session.observe(event)
+        await look_into(parts.session, event, self._logger)
         # A delivery tells which attempt it is.
         replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
         await self._processor.process(event, parts, replayed)
@@ -281,7 +292,11 @@ class Agent:
         await running.lessons.save()
 
     def asgi(self, secrets: Secrets) -> AsgiApp:
-        """A receiver of deliveries, for any ASGI server or framework."""
+        """A receiver of deliveries, for any ASGI server or framework.
+
+        Raises `UsageError` for a secret that is too short, such as an empty setting.
+        """
+        checked_keys(secrets)
 
         async def deliver(headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
             return await self.deliver(secrets, headers, body)

@@ -12,8 +12,9 @@ from ..core.types import Event
 
 @dataclass(slots=True)
 class _Slot:
-    event: Event
-    done: bool = False
+    cursor: str
+    event: Event | None
+    """None once it is handled, so that one that never ends holds no others in memory."""
 
 
 class Dispatcher:
@@ -48,7 +49,7 @@ class Dispatcher:
 
     def push(self, event: Event) -> None:
         """Takes an event into its line."""
-        slot = _Slot(event)
+        slot = _Slot(event["cursor"], event)
         self._slots.append(slot)
         self._idle.clear()
         name = event.get("conversation_id") or ""
@@ -70,13 +71,14 @@ class Dispatcher:
         line = self._lines[name]
         while line and not self._is_stopped:
             slot = line[0]
+            assert slot.event is not None
             try:
                 await self._handle(slot.event)
-            except Exception:
+            except (Exception, SystemExit, asyncio.CancelledError):
                 # It is not acknowledged, so it comes again.
                 return
             line.popleft()
-            slot.done = True
+            slot.event = None
             self._advance()
         if not line:
             del self._lines[name]
@@ -88,8 +90,8 @@ class Dispatcher:
 
     def _advance(self) -> None:
         cursor = None
-        while self._slots and self._slots[0].done:
-            cursor = self._slots.popleft().event["cursor"]
+        while self._slots and self._slots[0].event is None:
+            cursor = self._slots.popleft().cursor
         if cursor is not None:
             self._on_progress(cursor)
 

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..core.session import Session
 from ..core.types import Event
-from ..e2ee import E2eeError
 from ..errors import BlindpipeError
 from ..hooks import HookCaller
 from ..transport.acks import Acks
 from ..transport.backlog import Backlog
+from ..transport.clock import full_jitter
 from .dispatcher import Dispatcher
 from .lessons import Lessons
 from .options import AgentOptions
@@ -22,6 +23,10 @@ from .parts import AgentParts
 from .processor import Processor
 
 STOP_GRACE_SECONDS: Final = 25.0
+FIRST_OUTAGE_WAIT_MS: Final = 1_000
+MAX_OUTAGE_WAIT_MS: Final = 30_000
+SLOW_HANDLER_SECONDS: Final = 300.0
+"""A handler that runs for so long is named in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,34 +132,43 @@ class Inbox:
             self._dispatcher.push(event)
 
     async def _observe(self, event: Event) -> None:
-        try:
-            await self._setup.parts.session.observe(event)
-        except (BlindpipeError, E2eeError) as error:
-            # A read that failed is repeated when something needs what it would have answered.
-            kind = type(error).__name__
-            self._setup.logger.warning("an event could not be looked into: %s", kind)
+        await look_into(self._setup.parts.session, event, self._setup.logger)
 
     async def _handle(self, event: Event) -> None:
-        await self._try(event)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SLOW_HANDLER_SECONDS, self._tell_slow, event)
+        try:
+            await self._try(event)
+        finally:
+            timer.cancel()
         self._backlog.remove(event["cursor"])
+
+    def _tell_slow(self, event: Event) -> None:
+        """Its conversation waits for it, and so do the acknowledgements of all."""
+        text = "the handlers of an event (%s, %s) have run for %s s"
+        name, id = event["event"], event["event_id"]
+        self._setup.logger.warning(text, name, id, round(SLOW_HANDLER_SECONDS))
 
     async def _try(self, event: Event) -> None:
         """Runs the handlers of an event until they succeed, or the last try has failed."""
         setup = self._setup
-        attempt = 0
+        attempt = outages = 0
         while True:
             try:
                 replayed = event["seq"] <= self.replayed_to
                 return await setup.processor.process(event, setup.parts, replayed)
-            except Exception as error:
-                if setup.stopping.is_set():
+            except BaseException as error:
+                if setup.stopping.is_set() or is_the_end(error):
                     raise
-                if attempt >= len(setup.options.retry_delays):
+                if isinstance(error, BlindpipeError) and error.retryable:
+                    # The service's own outage uses up no tries.
+                    delay, outages = _outage_wait(error, outages), outages + 1
+                elif attempt >= len(setup.options.retry_delays):
                     return self._dead_letter(event, error)
-                delay = setup.options.retry_delays[attempt]
-            attempt += 1
-            route = f"handler of {event['event']}"
-            setup.hooks.call("retry", attempt=attempt, wait_ms=round(delay * 1000), route=route)
+                else:
+                    delay, attempt = setup.options.retry_delays[attempt], attempt + 1
+            route, tries = f"handler of {event['event']}", attempt + outages
+            setup.hooks.call("retry", attempt=tries, wait_ms=round(delay * 1000), route=route)
             if await self._stops_within(delay):
                 raise asyncio.CancelledError
 
@@ -165,7 +179,7 @@ class Inbox:
             return False
         return True
 
-    def _dead_letter(self, event: Event, error: Exception) -> None:
+    def _dead_letter(self, event: Event, error: BaseException) -> None:
         setup = self._setup
         id, name = event["event_id"], event["event"]
         setup.hooks.call("dead_letter", event_id=id, event=name, error=error)
@@ -179,12 +193,14 @@ class Inbox:
         """Tells the server now what it may forget."""
         self._acks.flush()
 
-    async def settled(self) -> None:
-        """All events taken in are handled, or the agent stops."""
+    async def settled(self, seconds: float) -> bool:
+        """Whether all events taken in are handled before the time is over or the agent stops."""
         handled = asyncio.create_task(self._all_handled())
         stopping = asyncio.create_task(self._setup.stopping.wait())
         try:
-            await asyncio.wait((handled, stopping), return_when=asyncio.FIRST_COMPLETED)
+            both, first = (handled, stopping), asyncio.FIRST_COMPLETED
+            await asyncio.wait(both, timeout=seconds, return_when=first)
+            return handled.done()
         finally:
             handled.cancel()
             stopping.cancel()
@@ -204,6 +220,30 @@ class Inbox:
         if self._intake is not None:
             self._intake.cancel()
         await self._acks.settle()
+
+
+async def look_into(session: Session, event: Event, logger: logging.Logger) -> None:
+    """What an event says of keys and members. A fault is logged, and keeps no event back.
+
+    A read that failed is made again when something needs what it would have answered.
+    """
+    try:
+        await session.observe(event)
+    except Exception as error:
+        logger.warning("an event could not be looked into: %s", type(error).__name__)
+
+
+def is_the_end(error: BaseException) -> bool:
+    """Whether the task itself is to end: a handler may raise a cancellation that is not its own."""
+    task = asyncio.current_task()
+    is_cancelled = isinstance(error, asyncio.CancelledError) and task and task.cancelling() > 0
+    return bool(is_cancelled) or isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+def _outage_wait(error: BlindpipeError, outages: int) -> float:
+    """Seconds before a handler runs again that met a service which is away."""
+    hinted = float(error.params.get("retry_after_ms") or 0)
+    return max(hinted, full_jitter(outages, FIRST_OUTAGE_WAIT_MS, MAX_OUTAGE_WAIT_MS)) / 1000
 
 
 def _epoch_of(cursor: str) -> str:

@@ -64,3 +64,15 @@ class FilePins:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._path)
+        _sync_folder(self._path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A renamed file is durable once its folder is. Windows has no such call."""
+    if os.name == "nt":
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 POLL_WAIT_SECONDS: Final = 25
 MAX_POLL_EVENTS: Final = 100
+SETTLE_SECONDS: Final = 10.0
+"""A poll waits so long for the handlers of the one before it. Then it looks for other events."""
 
 
 class Resyncs:
@@ -133,6 +135,8 @@ async def read_by_poll(
     cursor: str | None = None
     failures = 0
     resyncs = Resyncs()
+    # The cursors of events that come again, since an earlier one is still being handled.
+    taken: set[str] = set()
     # Until a look finds no full page, what comes was there before this run.
     looks_back = True
     while not stopping.is_set():
@@ -144,6 +148,7 @@ async def read_by_poll(
             oldest, head = str(error.params["oldest"]), str(error.params["head"])
             cursor = resyncs.next(bool(cursor), oldest, head)
             inbox.resync(cursor, head)
+            taken.clear()
             hooks.call("resync", oldest=oldest, head=head)
             if resyncs.is_at_head:
                 # A server that refuses this place too is not asked without a pause.
@@ -162,9 +167,13 @@ async def read_by_poll(
         looks_back = looks_back and len(page.data) == MAX_POLL_EVENTS
         for event in page.data:
             # A page is small, and the next one is asked for when this one is handled.
-            inbox.take(event, 0, False)
-        await inbox.settled()
-        cursor = await inbox.ackable() or cursor or page.next_cursor
+            if event["cursor"] not in taken:
+                taken.add(event["cursor"])
+                inbox.take(event, 0, False)
+        is_settled = await inbox.settled(SETTLE_SECONDS)
+        cursor = await inbox.ackable() or cursor or (page.next_cursor if is_settled else None)
+        if is_settled:
+            taken.clear()
     await inbox.finish()
     handled = await inbox.ackable()
     if handled:

@@ -12,11 +12,14 @@ from typing import Any, Final
 
 from ..core.types import Event
 from ..e2ee import E2eeError, from_base64
+from ..errors import UsageError
 
 TOLERANCE_SECONDS: Final = 300
 DEADLINE_SECONDS: Final = 9.0
 RETRY_SECONDS: Final = 5
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+MAX_BODY_BYTES: Final = 2 * 1024 * 1024
+MIN_SECRET_BYTES: Final = 24
+"""The service takes no shorter one. An empty setting would be a key that everybody knows."""
 
 Secrets = str | Sequence[str]
 """A webhook's secret, or several while it is rotated."""
@@ -27,8 +30,10 @@ def verify_delivery(
 ) -> bool:
     """Whether a delivery is genuine, over its bytes as they came and in constant time.
 
-    `headers` may have names in any case. `now` is Unix seconds.
+    `headers` may have names in any case. `now` is Unix seconds. Raises `UsageError` for a secret
+    that is too short.
     """
+    keys = checked_keys(secrets)
     lower = {name.lower(): value for name, value in headers.items()}
     timestamp = lower.get("webhook-timestamp", "")
     if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
@@ -37,14 +42,34 @@ def verify_delivery(
         return False
     text = f"{lower.get('webhook-id', '')}.{timestamp}.".encode() + body
     signatures = lower.get("webhook-signature", "").split(" ")
-    keys = [secrets] if isinstance(secrets, str) else secrets
-    wanted = [hmac.digest(_key(secret), text, hashlib.sha256) for secret in keys]
+    wanted = [hmac.digest(key, text, hashlib.sha256) for key in keys]
     return any([hmac.compare_digest(each, got) for each in wanted for got in _decoded(signatures)])
+
+
+def checked_keys(secrets: Secrets) -> list[bytes]:
+    """The keys of the secrets. Raises `UsageError` for none, and for one that is too short."""
+    keys = [_key(secret) for secret in ([secrets] if isinstance(secrets, str) else secrets)]
+    if not keys or any(len(key) < MIN_SECRET_BYTES for key in keys):
+        raise UsageError(f"a webhook's secret has {MIN_SECRET_BYTES} bytes or more")
+    return keys
 
 
 def _key(secret: str) -> bytes:
     """The bytes behind `whsec_`, or the characters of a secret without that prefix."""
-    return from_base64(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return from_base64(secret[6:])
+    except E2eeError:
+        raise UsageError("a webhook's secret is no base64 after whsec_") from None
+
+
+def event_of(body: bytes) -> Event:
+    """The event of a delivery. Raises `ValueError`, `LookupError` or `TypeError`."""
+    event: Event = json.loads(body)
+    if not isinstance(event["data"], dict) or not isinstance(event["event"], str):
+        raise TypeError
+    return event
 
 
 def _decoded(signatures: Iterable[str]) -> list[bytes]:
@@ -102,19 +127,40 @@ def asgi_app(
             return await _lifespan(receive, send, close)
         if scope["type"] != "http":
             return
-        answer = WebhookAnswer.text(405, "POST only")
-        if scope["method"] == "POST":
-            body = await _body(receive)
-            headers = {
-                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-            }
-            too_large = WebhookAnswer.text(413, "too large")
-            answer = too_large if body is None else await deliver(headers, body)
+        try:
+            answer = await _answer(scope, receive, deliver)
+        except Exception:
+            # Whatever anybody sends, the server goes on.
+            answer = WebhookAnswer.text(500, "the receiver has failed")
+        if answer is None:
+            return
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
         await send({"type": "http.response.start", "status": answer.status, "headers": raw})
         await send({"type": "http.response.body", "body": answer.body})
 
     return app
+
+
+async def _answer(
+    scope: MutableMapping[str, Any],
+    receive: Receive,
+    deliver: Callable[[Mapping[str, str], bytes], Awaitable[WebhookAnswer]],
+) -> WebhookAnswer | None:
+    """None if nobody waits for an answer any more."""
+    if scope["method"] != "POST":
+        return WebhookAnswer.text(405, "POST only")
+    try:
+        body = await _body(receive)
+    except _HungUp:
+        return None
+    if body is None:
+        return WebhookAnswer.text(413, "too large")
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return await deliver(headers, body)
+
+
+class _HungUp(Exception):
+    """The caller has left in the middle of a body."""
 
 
 async def _lifespan(receive: Receive, send: Send, close: Callable[[], Awaitable[None]]) -> None:
@@ -132,7 +178,7 @@ async def _body(receive: Receive) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            return bytes(body)
+            raise _HungUp
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             return None
