@@ -190,7 +190,8 @@ async def test_files_are_sealed_before_they_leave(cluster: DevCluster, ada: Test
 async def test_clear_text_goes_to_somebody_without_bp1_only_by_choice(
     cluster: DevCluster, ada: TestUser
 ) -> None:
-    agent = Agent(replace(await cluster.agent("plain", ada.client), key=None))
+    made = await cluster.agent("plain", ada.client)
+    agent = Agent(replace(made, key=None, plaintext="allow"))
     agent.on("message", lambda ctx: ctx.reply(f"plain: {ctx.text}"))
     async with running(agent):
         conversation = await ada.client.open_agent(agent.agent_id)

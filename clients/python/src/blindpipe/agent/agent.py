@@ -59,7 +59,7 @@ class Agent:
 
     @classmethod
     def from_env(cls, **changes: Any) -> Agent:
-        """Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`.
+        """Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PLAINTEXT` and `_PINS`.
 
         `changes` are fields of `AgentOptions`.
         """

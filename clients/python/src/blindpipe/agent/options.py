@@ -30,9 +30,12 @@ class AgentOptions:
     token: str = field(repr=False)
     """`hsk_…`"""
     key: str | Sequence[AgentKey] | None = field(default=None, repr=False)
-    """`bpk_…`, several with commas, newest first. Without it the agent speaks clear."""
+    """`bpk_…`, several with commas, newest first. Without it, the start needs `plaintext`."""
     plaintext: Literal["refuse", "allow"] = "refuse"
-    """`allow` handles what comes in clear, and answers it in clear."""
+    """`allow` handles what comes in clear, and answers it in clear.
+
+    Nothing goes in clear into a conversation in which an envelope was seen.
+    """
     pins: str | os.PathLike[str] | PinStore | None = None
     """A file's path, or the developer's own store. Without it, each start is a first contact."""
     trust: Policy = "tofu"
@@ -51,7 +54,7 @@ class AgentOptions:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> AgentOptions:
-        """Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`."""
+        """Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PLAINTEXT` and `_PINS`."""
         env = os.environ if environment is None else environment
 
         def required(name: str) -> str:
@@ -60,16 +63,20 @@ class AgentOptions:
                 raise UsageError(f"{name} is not set")
             return value
 
+        plaintext = env.get("BLINDPIPE_PLAINTEXT") or "refuse"
+        if plaintext not in ("refuse", "allow"):
+            raise UsageError("BLINDPIPE_PLAINTEXT is neither allow nor refuse")
         return cls(
             url=required("BLINDPIPE_URL"),
             agent_id=required("BLINDPIPE_AGENT_ID"),
             token=required("BLINDPIPE_TOKEN"),
             key=env.get("BLINDPIPE_KEY") or None,
+            plaintext="allow" if plaintext == "allow" else "refuse",
             pins=env.get("BLINDPIPE_PINS") or None,
         )
 
     def keys(self) -> list[AgentKey]:
         """The seeds that are held, newest first."""
-        if self.key is None:
+        if not self.key:
             return []
         return AgentKey.parse_all(self.key) if isinstance(self.key, str) else list(self.key)

@@ -59,13 +59,9 @@ class Outbox:
 
     async def payload(self, draft: Draft) -> JsonObject:
         """The payload of a draft, sealed where the conversation is encrypted."""
-        if not self._session.has_keys:
+        if await self.goes_clear(draft):
             return draft.content
         answered = draft.answered
-        if not await self._session.is_encrypted(draft.conversation_id):
-            if self._allows_clear and answered is not None and not answered.opened.encrypted:
-                return draft.content
-            raise KeyUnavailable()
         place = MessagePlace(
             ids.parse(draft.client_message_id),
             ids.parse(answered.message["message_id"]) if answered else None,
@@ -80,6 +76,18 @@ class Outbox:
             answering=answered.opened.epoch if answered else None,
             addressed=draft.to,
         )
+
+    async def goes_clear(self, draft: Draft) -> bool:
+        """Whether a draft is not sealed. Raises `KeyUnavailable` where it can be neither."""
+        session, answered = self._session, draft.answered
+        if await session.is_encrypted(draft.conversation_id):
+            if not session.has_keys:
+                raise KeyUnavailable("the conversation is encrypted, and this agent has no key")
+            return False
+        answers_clear = answered is not None and not answered.opened.encrypted
+        if self._allows_clear and (answers_clear or not session.has_keys):
+            return True
+        raise KeyUnavailable()
 
     def is_old(self, draft: Draft) -> bool:
         """Whether the server may have forgotten what an earlier run sent."""

@@ -98,6 +98,8 @@ class Processor:
             self._running.discard(origin.hash)
 
     def _undecryptable(self, event: Event, error: E2eeError) -> None:
+        text = "a message (%s) does not open and reaches no handler: %s"
+        self._options.logger.warning(text, event["event_id"], error.reason)
         self._hooks.call(
             "undecryptable",
             reason=error.reason,
@@ -109,13 +111,15 @@ class Processor:
         """The opened message; None if it was handled before. Raises `E2eeError`."""
         message = message_of(event)
         sealed = is_sealed(message["payload"])
-        if not sealed and session.has_keys:
+        if not sealed:
             # Where anything was ever encrypted, clear text can be the server's own.
             allows = self._options.plaintext == "allow"
             if not allows or await session.was_encrypted(message["conversation_id"]):
                 raise E2eeError("clear")
-        if not sealed or not session.has_keys:
             return Answered(message, session.clear_message(message))
+        session.saw_envelope(message["conversation_id"])
+        if not session.has_keys:
+            raise E2eeError("no_epoch_key")
         opened = await session.open_message(message, live=True)
         return None if opened.is_replay else Answered(message, opened)
 

@@ -12,6 +12,7 @@ from ..core.session import Session, SessionOptions
 from ..e2ee import Principal, PrivateKeys, ids, to_base64
 from ..e2ee.room import EpochMarks
 from ..e2ee.trust import DirectoryKey, Notice, Trust
+from ..errors import UsageError
 from ..hooks import HookCaller
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
@@ -37,13 +38,18 @@ async def start(
     options: AgentOptions, hooks: HookCaller, http: Http, socket: Callable[[], Socket | None]
 ) -> Running:
     """Checks token and keys, and puts the parts together."""
-    agent_id = options.agent_id
+    agent_id, seeds = options.agent_id, options.keys()
+    if not seeds and options.plaintext != "allow":
+        raise UsageError(
+            "the agent has no key (BLINDPIPE_KEY); to speak in clear it needs plaintext='allow' "
+            "(BLINDPIPE_PLAINTEXT=allow)"
+        )
     me = ids.principal("agent", agent_id)
-    keys = await _check_keys(http, agent_id, [seed.keys() for seed in options.keys()])
+    keys = await _check_keys(http, agent_id, [seed.keys() for seed in seeds])
     store = _store_of(options)
     trust, marks = await _load_trust(options, store, me, keys)
     trust.directory(me, [_own_key(pair) for pair in keys], now_ms())
-    allows_clear = not keys or options.plaintext == "allow"
+    allows_clear = options.plaintext == "allow"
     lessons = Lessons(store, trust, options.logger)
 
     def on_notice(notice: Notice, conversation_id: str | None) -> None:

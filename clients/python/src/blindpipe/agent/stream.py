@@ -98,7 +98,7 @@ class MessageStream:
 
     async def _delta(self, draft: Draft, n: int, piece: str) -> JsonObject | str:
         session, content = self._session, {"append": piece}
-        if not session.has_keys or not await session.is_encrypted(draft.conversation_id):
+        if await self._outbox.goes_clear(draft):
             return content
         answered = draft.answered
         epoch = answered.opened.epoch if answered else None

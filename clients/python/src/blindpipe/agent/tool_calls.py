@@ -15,7 +15,7 @@ from ..e2ee import E2eeError, Principal, ids
 from ..e2ee import content as contents
 from ..e2ee.envelope import Request, Response
 from ..e2ee.room import Incoming
-from ..errors import BlindpipeError
+from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 
@@ -57,9 +57,9 @@ class ToolCalls:
         told = {"arguments": arguments} | ({} if prompt is None else {"prompt": prompt})
         content = contents.encode(told)
         session = self._session
-        sealed = session.has_keys and (
-            not self._allows_clear or await session.is_encrypted(conversation_id)
-        )
+        sealed = not self._allows_clear or await session.is_encrypted(conversation_id)
+        if sealed and not session.has_keys:
+            raise KeyUnavailable("the conversation is encrypted, and this agent has no key")
         payload: JsonObject = {"type": "tool_call", **json.loads(content)}
         if sealed:
             payload = await session.seal_payload(conversation_id, place, content)

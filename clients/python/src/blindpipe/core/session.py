@@ -230,8 +230,10 @@ class Session:
     async def _observe_rotation(self, data: JsonObject) -> None:
         id = data["conversation_id"]
         entry = self._entries.get(id)
+        if not self.has_keys:
+            return self.saw_envelope(id)
         # An epoch that was never read is read when it is needed.
-        if entry is None or not self.has_keys or entry.is_stale:
+        if entry is None or entry.is_stale:
             return
         _set_server_epoch(entry, max(entry.room.server.epoch, data["epoch"]), False)
         rotator = ids.principal("user", data["by"])
@@ -256,6 +258,8 @@ class Session:
     async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
         """Opens something that was found in a conversation. Raises `E2eeError`."""
         entry = await self._found(conversation_id)
+        if incoming.envelope is not None:
+            self.saw_envelope(conversation_id)
         if incoming.envelope is not None and self.has_keys:
             await self._prepare(conversation_id, entry, incoming.sender, incoming.envelope)
         return entry.room.open(self.options.trust, incoming, now_ms()), entry
@@ -268,6 +272,10 @@ class Session:
             if error.status in (403, 404):
                 raise E2eeError("no_epoch_key") from None
             raise
+
+    def saw_envelope(self, conversation_id: str) -> None:
+        """Somebody encrypts here: nothing goes in clear from now on, whether it opens or not."""
+        self._entry(conversation_id).room.was_encrypted = True
 
     async def was_encrypted(self, conversation_id: str) -> bool:
         """As `is_encrypted`, for what was found there. Raises `E2eeError`."""
