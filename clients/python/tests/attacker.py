@@ -77,7 +77,10 @@ class Attacker:
             return await self._relay(request)
         status = self.on_status(request.method, request.path)
         if status is not None:
-            return web.Response(status=status)
+            code = {429: "RATE_LIMITED", 409: "VERSION_MISMATCH"}.get(status, f"HTTP_{status}")
+            params = {"retryable": status != 409, "retry_after_ms": 120_000 if status == 429 else 1}
+            error = {"code": code, "message": "no", "params": params}
+            return web.json_response({"error": error}, status=status)
         path, body = self.on_path(request.path_qs), await request.read()
         if body and request.content_type == "application/json":
             body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()

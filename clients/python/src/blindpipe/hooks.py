@@ -14,6 +14,7 @@ HookName = Literal[
     "rate_limited",
     "undecryptable",
     "key_changed",
+    "not_rotated",
     "dead_letter",
     "resync",
 ]
@@ -38,6 +39,8 @@ class Hooks(TypedDict, total=False):
     """`reason`, `event_id` (None for a piece of a stream), `conversation_id`."""
     key_changed: Hook
     """`type`, `principal_id`, `key_id`."""
+    not_rotated: Hook
+    """`conversation_id`, `reason`: `change` of members or keys, `age`, or `asked` for."""
     dead_letter: Hook
     """`event_id`, `event`, `error`."""
     resync: Hook

@@ -15,7 +15,7 @@ from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, milliseconds
 from ..e2ee import E2eeError, Principal, ids, safety
 from ..e2ee.consent import Tool
-from ..e2ee.room import EpochMarks
+from ..e2ee.room import Due, EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import BlindpipeError, KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
@@ -178,13 +178,18 @@ class Client:
         opening = keys.opening
         self.trust.hold(key.key_id for key in opening)
         self._session = self._make_session(keys)
-        rotator = Rotator(self._session, keys.signer, self._on_not_given)
+        rotator = Rotator(self._session, keys.signer, self._on_not_given, self._on_not_rotated)
         self._parts = ConversationParts(self._session, rotator)
 
     def _on_not_given(self, conversation_id: str, who: NotGiven) -> None:
         kind, id = who.because.name.lower(), ids.principal_id(who.principal)
         self._hooks.call("key_changed", type=kind, principal_id=id, key_id=None)
         self._options.logger.warning("a member of %s was given nothing", conversation_id)
+
+    def _on_not_rotated(self, conversation_id: str, due: Due | None) -> None:
+        self._hooks.call("not_rotated", conversation_id=conversation_id, reason=due or "asked")
+        text = "%s has no fresh secret: the server refuses it"
+        self._options.logger.warning(text, conversation_id)
 
     def _make_session(self, keys: DeviceKeys | None) -> Session:
         return Session(
@@ -212,6 +217,7 @@ class Client:
 
     async def _rotate_recent(self) -> None:
         """Fresh secrets where a device that was removed could read what is sent now."""
+        self.session.needs_fresh_secret()
         since = now_ms() - ROTATED_AFTER_REVOCATION_MS
         async for info in self.conversations():
             if milliseconds(info["last_activity_at"]) < since:
@@ -219,11 +225,10 @@ class Client:
             if self._parts is None or info["epoch"] == 0:
                 continue
             id = info["conversation_id"]
-            self.session.forget(id)
             try:
                 await self._parts.rotator.rotate(id)
             except (BlindpipeError, KeyUnavailable):
-                # The next send rotates: the server asks for it.
+                # The next send rotates, or fails.
                 self._options.logger.warning("%s has no fresh secret yet", id)
 
     @property

@@ -15,7 +15,7 @@ from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
 from ..errors import KeyUnavailable
 from ..transport.http import Call, Http
-from .rotation import Rotator, needs_rotation
+from .rotation import Rotator
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,7 @@ class Conversation:
         session, rotator = self._parts.session, self._parts.rotator
         opened = answered.opened if answered else None
         epoch = opened.epoch if opened else None
-        if needs_rotation(await session.load(self.id), session.options.me, epoch):
-            await rotator.rotate(self.id)
+        await rotator.prepare(self.id, epoch)
         place = MessagePlace(
             ids.parse(id), ids.parse(answered.message["message_id"]) if answered else None
         )
@@ -170,11 +169,19 @@ class Conversation:
         return instance
 
     async def remove_member(self, principal_id: str) -> None:
-        """Removes somebody from a group, and rotates at once."""
+        """Removes somebody from a group, and rotates at once.
+
+        Raises `KeyUnavailable` if the server refuses the fresh secret. Nothing is sent until the
+        server takes one.
+        """
         path = f"/groups/{self.id}/members/{principal_id}"
         await self._http.data(Call("DELETE", path))
-        self._parts.session.forget(self.id)
+        self._parts.session.needs_fresh_secret(self.id)
         await self.rotate()
+
+    async def prepare(self) -> None:
+        """Makes a fresh secret if one is due, as each send does."""
+        await self._parts.rotator.prepare(self.id)
 
     async def history(self, *, limit: int = 50) -> AsyncIterator[ReceivedMessage]:
         """Newest first, `limit` a page.

@@ -92,7 +92,12 @@ class EventReader:
     async def _read_tool_request(self, event: Event) -> list[ClientEvent]:
         try:
             call = cast(ToolCall, event["data"])
-            request = await open_tool_request(call, self._session(), self._consents)
+            conversation = self._conversation(call["conversation_id"])
+            if conversation is None:
+                return [OtherEvent(event)]
+            request = await open_tool_request(
+                call, self._session(), self._consents, conversation.prepare
+            )
         except E2eeError as error:
             self._undecryptable(event, error)
             return []

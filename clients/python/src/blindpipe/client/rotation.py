@@ -11,13 +11,15 @@ from ..core.directory import Recipient
 from ..core.session import Entry, Session
 from ..core.types import JsonObject
 from ..e2ee import EpochKey, Principal, PrivateKeys, PublicKeys, ids, to_base64, wrap
-from ..e2ee.room import Seal
+from ..e2ee.room import Due, Seal
 from ..e2ee.trust import DirectoryKey, NoticeKind
-from ..errors import BlindpipeError
+from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call
 
 MAX_TRIES: Final = 3
+MAX_REFUSED_MS: Final = 10 * 60_000
+"""A secret whose age alone asks for another seals on for so long after the first refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +44,34 @@ class Rotator:
         session: Session,
         keys: PrivateKeys,
         on_not_given: Callable[[str, NotGiven], None],
+        on_not_rotated: Callable[[str, Due | None], None],
     ) -> None:
         self._session = session
         self._keys = keys
         self._on_not_given = on_not_given
+        self._on_not_rotated = on_not_rotated
 
-    async def rotate(self, conversation_id: str) -> None:
-        """Makes the next epoch. Of two that rotate at once, both go on with the one that won."""
+    async def prepare(self, conversation_id: str, answering: int | None = None) -> None:
+        """Makes a fresh secret if one is due before anything is sealed.
+
+        Raises `KeyUnavailable` where the server refuses one that has to be.
+        """
+        entry = await self._session.load(conversation_id)
+        if needs_rotation(entry, self._session.options.me, answering):
+            await self.rotate(conversation_id, may_wait=True)
+
+    async def rotate(self, conversation_id: str, *, may_wait: bool = False) -> None:
+        """Makes the next epoch. Of two that rotate at once, both go on with the one that won.
+
+        `may_wait`: for some minutes the newest secret will do, where its age alone is the reason.
+        """
         for attempt in range(1, MAX_TRIES + 1):
             entry = await self._session.load(conversation_id)
             try:
                 return await self._rotate_from(conversation_id, entry)
             except BlindpipeError as error:
+                if isinstance(error, RateLimited):
+                    return self._refused(conversation_id, entry, error, may_wait)
                 if await self._is_settled(conversation_id, entry, error):
                     return
                 if attempt == MAX_TRIES:
@@ -63,13 +81,28 @@ class Rotator:
         """Whether there is a secret to seal with after all."""
         if isinstance(error, VersionMismatch):
             await self._session.read_wraps(conversation_id, entry)
-            return entry.room.sealable() is not None
+            # A secret of before the change is none, whatever the server calls it.
+            return entry.room.sealable() is not None and entry.room.due(now_ms()) != "change"
         if isinstance(error, RecipientsMismatch):
             entry.is_stale = True
             return False
-        if isinstance(error, RateLimited) and entry.room.sealable() is not None:
-            return True
         raise error
+
+    def _refused(
+        self, conversation_id: str, entry: Entry, error: RateLimited, may_wait: bool
+    ) -> None:
+        """The limit forbids a fresh secret.
+
+        Members could use up the limit to silence others, so age alone stops nobody at once.
+        """
+        now = now_ms()
+        entry.refused_since = entry.refused_since or now
+        is_new = now - entry.refused_since < MAX_REFUSED_MS
+        due = entry.room.due(now)
+        if may_wait and is_new and due != "change" and entry.room.sealable() is not None:
+            return
+        self._on_not_rotated(conversation_id, due)
+        raise KeyUnavailable("a fresh secret is due, and the server refuses it") from error
 
     async def _rotate_from(self, conversation_id: str, entry: Entry) -> None:
         base = entry.room.server.epoch

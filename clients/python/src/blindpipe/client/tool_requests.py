@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,10 @@ from ..transport.clock import now_ms
 from ..transport.http import Call
 
 _SENSITIVITIES: Final = {each.name.lower(): each for each in Sensitivity}
+
+
+Prepare = Callable[[], Awaitable[None]]
+"""Makes a fresh secret if one is due before an answer is sealed."""
 
 
 class ConsentStore(Protocol):
@@ -84,6 +88,7 @@ class ToolRequest:
         asked: _Asked,
         session: Session,
         keeper: ConsentKeeper,
+        prepare: Prepare,
     ) -> None:
         arguments, prompt = content.get("arguments"), content.get("prompt")
         self.call = call
@@ -93,6 +98,7 @@ class ToolRequest:
         self._asked = asked
         self._session = session
         self._keeper = keeper
+        self._prepare = prepare
         self._is_approved = False
 
     @property
@@ -152,6 +158,8 @@ class ToolRequest:
 
     async def _begin(self) -> bool:
         """Noted durably before anything runs. False if it began before."""
+        # Nothing runs whose answer could not be sealed.
+        await self._prepare()
         consents = await self._keeper.load()
         is_new = consents.begin(self._asked.agent, self._asked.request.request_id)
         if is_new:
@@ -224,7 +232,7 @@ class ToolRequest:
 
 
 async def open_tool_request(
-    call: ToolCall, session: Session, keeper: ConsentKeeper
+    call: ToolCall, session: Session, keeper: ConsentKeeper, prepare: Prepare
 ) -> ToolRequest:
     """Opens a request. Raises `E2eeError` for what no device executes."""
     place = Request(
@@ -242,4 +250,4 @@ async def open_tool_request(
     conversation = entry.room.conversation
     digest = place.digest(conversation, agent.id, shown.opened.content)
     asked = _Asked(conversation, agent, place, digest)
-    return ToolRequest(call, shown.opened.json, asked, session, keeper)
+    return ToolRequest(call, shown.opened.json, asked, session, keeper, prepare)

@@ -83,6 +83,8 @@ class Entry:
     recipients: Sequence[Recipient] = ()
     is_stale: bool = True
     """Members or their keys have changed since they were read."""
+    refused_since: int | None = None
+    """The first refusal of a fresh secret since the newest one came, in Unix milliseconds."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     envelopes: Envelopes = field(default_factory=Envelopes)
 
@@ -95,6 +97,7 @@ class Session:
         learned = options.on_learned
         self.directory = Directory(options.http, options.trust, self._on_key_notice, learned)
         self._entries: dict[str, Entry] = {}
+        self._fresh_after = 0
 
     def _on_key_notice(self, notice: Notice) -> None:
         for entry in self._entries.values():
@@ -112,6 +115,7 @@ class Session:
             marks = self.options.marks.get(conversation_id, EpochMarks())
             id = ids.parse(conversation_id)
             entry = Entry(Room.resumed(id, self.options.allows_clear, marks))
+            entry.room.fresh_after = self._fresh_after
             self._entries[conversation_id] = entry
         return entry
 
@@ -190,6 +194,7 @@ class Session:
                 continue
             self._tell(taken.notices, conversation_id)
             if taken.newest:
+                entry.refused_since = None
                 self.options.on_learned()
 
     def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
@@ -226,6 +231,19 @@ class Session:
         entry = self._entries.get(conversation_id)
         if entry is not None:
             entry.is_stale = True
+
+    def needs_fresh_secret(self, conversation_id: str | None = None) -> None:
+        """By one's own act, what was sealed with until now may seal no more: here, or anywhere.
+
+        It does not depend on what the server says of that act.
+        """
+        now = now_ms()
+        if conversation_id is None:
+            self._fresh_after, entries = now, list(self._entries.values())
+        else:
+            entries = [self._entry(conversation_id)]
+        for entry in entries:
+            entry.room.fresh_after, entry.is_stale = now, True
 
     async def _observe_rotation(self, data: JsonObject) -> None:
         id = data["conversation_id"]
@@ -419,7 +437,7 @@ def _count(entry: Entry, epoch: int) -> None:
 
 
 def _sealable(entry: Entry, answering: int | None) -> EpochKey:
-    # A person rotates before a send; where the limit forbids that, the newest goes on.
+    # A person rotates before a send; where the limit forbids that, the newest may go on for a while.
     key = entry.room.sealable()
     if key is None or (answering or 0) > key.epoch:
         raise KeyUnavailable()

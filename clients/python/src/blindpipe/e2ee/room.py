@@ -28,6 +28,8 @@ MAX_MESSAGE_AGE_MS: Final = 31 * _DAY_MS
 """How old a message may be that a handler is given, milliseconds."""
 
 Visibility = Literal["all", "addressed"]
+Due = Literal["change", "age"]
+"""Members or keys have changed, or the server asks for it; or it has sealed for long enough."""
 Given = Literal["secret", "lane"] | NoticeKind
 """A recipient's share at a rotation; a notice says why there is none."""
 
@@ -134,6 +136,8 @@ class Room:
     plaintext_allowed: bool = False
     server: ServerEpoch = field(default_factory=ServerEpoch)
     was_encrypted: bool = False
+    fresh_after: int = 0
+    """Secrets of before this time may not seal: somebody knows them who is to read no more."""
     _members: dict[Principal, Visibility] | None = None
     _held: dict[tuple[int, bytes], EpochKey] = field(default_factory=dict, repr=False)
     _newest: _Newest | None = None
@@ -257,13 +261,17 @@ class Room:
             return otherwise
         if answered is not None and answered > newest.epoch:
             return otherwise
-        due = (
-            self._changed
-            or self.server.rotation_required
-            or self.server.messages >= _MAX_EPOCH_MESSAGES
-            or now - newest.time > _MAX_EPOCH_AGE_MS
-        )
-        return otherwise if me.is_user and due else Seal(newest.epoch, newest.sid)
+        due = me.is_user and self.due(now) is not None
+        return otherwise if due else Seal(newest.epoch, newest.sid)
+
+    def due(self, now: int) -> Due | None:
+        """The reason why the newest secret is to be followed by a fresh one."""
+        newest = self._newest
+        is_known_too_far = newest is not None and newest.time < self.fresh_after
+        if self._changed or self.server.rotation_required or is_known_too_far:
+            return "change"
+        is_old = newest is not None and now - newest.time > _MAX_EPOCH_AGE_MS
+        return "age" if is_old or self.server.messages >= _MAX_EPOCH_MESSAGES else None
 
     def writing(
         self, trust: Trust, clear_chosen: bool

@@ -1,0 +1,125 @@
+"""A server that refuses a fresh secret keeps nobody in a conversation that they were removed from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from attacker import Attacker, Victim, attacked_person, attacking
+from live import sign_in, texts
+
+from blindpipe import Hooks, KeyUnavailable
+from blindpipe.testing import DevCluster, TestUser
+
+
+class _Refusals(Victim):
+    """What a client told of secrets that it could not make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.not_rotated: list[tuple[str, str]] = []
+
+    def tell(self, conversation_id: str, reason: str) -> None:
+        self.not_rotated.append((conversation_id, reason))
+
+    @property
+    def hooks(self) -> Hooks:
+        return {**super().hooks, "not_rotated": self.tell}
+
+
+@asynccontextmanager
+async def _behind(
+    cluster: DevCluster,
+) -> AsyncIterator[tuple[TestUser, Attacker, _Refusals]]:
+    victim = _Refusals()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim) as ada,
+    ):
+        yield ada, attacker, victim
+
+
+def _refuse(attacker: Attacker, status: int) -> None:
+    """The server takes no rotation any more, and says that none is due."""
+
+    def on_status(method: str, path: str) -> int | None:
+        return status if method == "POST" and path.endswith("/rotate") else None
+
+    def on_answer(_method: str, path: str, data: Any) -> Any:
+        if isinstance(data, dict) and "rotation_required" in data:
+            return {**data, "rotation_required": False}
+        return data
+
+    attacker.on_status, attacker.on_answer = on_status, on_answer
+
+
+def _allow(attacker: Attacker) -> None:
+    attacker.on_status = lambda _method, _path: None
+
+
+@pytest.mark.parametrize("status", [429, 409])
+async def test_after_a_removal_nothing_is_sealed_with_the_old_secret(
+    cluster: DevCluster, bob: TestUser, status: int
+) -> None:
+    eve = await cluster.user("eve")
+    async with _behind(cluster) as (ada, attacker, victim):
+        group = await ada.client.open_group([bob.client.user_id, eve.client.user_id])
+        await group.send("with Eve")
+        _refuse(attacker, status)
+        refusal: Any = KeyUnavailable if status == 429 else Exception
+        with pytest.raises(refusal):
+            await group.remove_member(eve.client.user_id)
+        for _ in range(2):
+            with pytest.raises(refusal):
+                await group.send("still for Eve?")
+        assert victim.not_rotated == ([(group.id, "change")] * 3 if status == 429 else [])
+        _allow(attacker)
+        await group.send("without Eve")
+        assert await texts(bob.client.conversation(group.id)) == ["with Eve", "without Eve"]
+    await eve.client.close()
+
+
+async def test_after_a_revocation_nothing_is_sealed_with_the_old_secret(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _behind(cluster) as (ada, attacker, victim):
+        direct = await ada.client.open_direct(bob.client.user_id)
+        phone = await sign_in(cluster, ada, "phone")
+        await phone.devices.restore(ada.protection_password)
+        await direct.send("to the phone too")
+        _refuse(attacker, 429)
+        await ada.client.devices.revoke("phone")
+        with pytest.raises(KeyUnavailable):
+            await direct.send("still to the phone?")
+        assert victim.not_rotated == [(direct.id, "change")] * 2
+        _allow(attacker)
+        await direct.send("to the phone no more")
+        said = ["to the phone too", "to the phone no more"]
+        assert await texts(bob.client.conversation(direct.id)) == said
+        await phone.close()
+
+
+async def test_age_alone_stops_nobody_for_ten_minutes(
+    cluster: DevCluster, bob: TestUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _behind(cluster) as (ada, attacker, victim):
+        direct = await ada.client.open_direct(bob.client.user_id)
+        await direct.send("first")
+        monkeypatch.setattr("blindpipe.e2ee.room._MAX_EPOCH_MESSAGES", 1)
+        _refuse(attacker, 429)
+        await direct.send("second")
+        now = time.time_ns
+        monkeypatch.setattr(time, "time_ns", lambda: now() + 9 * 60 * 10**9)
+        await direct.send("third")
+        assert victim.not_rotated == []
+        monkeypatch.setattr(time, "time_ns", lambda: now() + 11 * 60 * 10**9)
+        with pytest.raises(KeyUnavailable):
+            await direct.send("fourth")
+        assert victim.not_rotated == [(direct.id, "age")]
+        monkeypatch.setattr(time, "time_ns", now)
+        _allow(attacker)
+        await direct.send("fourth, with a fresh secret")
+        assert len(await texts(bob.client.conversation(direct.id))) == 4
