@@ -191,7 +191,10 @@ async def grant(user: TestUser, conversation: Conversation, options: AgentOption
 
     hooks = HookCaller(None, options.logger)
     http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
-    body = {"conversation_id": conversation.id, "scopes": ["notification:send"]}
+    scopes = ["notification:send"]
+    body: dict[str, Any] = {"conversation_id": conversation.id, "scopes": scopes}
+    if (await conversation.info())["type"] == "group":
+        body["user_id"] = user.client.user_id
     path = f"/agents/{options.agent_id}/grants/request"
     asked = await http.data(Call("POST", path, body=body))
     await http.close()

@@ -13,17 +13,33 @@ from attacker import (
     Json,
     Victim,
     again,
+    attacked_agent,
     attacked_person,
     attacking,
+    changed,
     has_event,
     newest,
 )
-from live import collect, texts
+from live import (
+    MANIFEST,
+    TOOLS,
+    answer_to,
+    collect,
+    decide_until_answered,
+    grant,
+    running,
+    texts,
+    until,
+)
 
-from blindpipe import KeyUnavailable
-from blindpipe.e2ee import PrivateKeys, to_base64, wrap
+from blindpipe import Agent, Context, KeyUnavailable, ToolRequest
+from blindpipe.client import ClientEvent, ToolRequestEvent
+from blindpipe.e2ee import PrivateKeys, ids, to_base64, wrap
+from blindpipe.e2ee.envelope import Message as MessagePlace
 from blindpipe.e2ee.ids import new_ulid
+from blindpipe.e2ee.trust import NoticeKind
 from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.http import Call
 from blindpipe.transport.socket import Frame
 
 NOT_GIVEN = to_base64(wrap.NOT_GIVEN)
@@ -203,3 +219,142 @@ async def test_a_key_on_ones_own_list_that_one_did_not_add_is_an_alarm(
         await ada.client.conversation(lie.conversation_id).rotate()
     assert lie.given == [NOT_GIVEN]
     assert ("own_list_key", ada.client.user_id) in victim.notices
+
+
+async def test_what_an_ex_member_says_reaches_no_handler(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    victim, eve = Victim(), await cluster.user("eve")
+    async with (
+        attacking(cluster) as attacker,
+        attacked_agent(cluster, attacker, ada.client, victim) as (agent, _),
+    ):
+        await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([bob.client.user_id, eve.client.user_id])
+        await group.add_agent(agent.agent_id, "all")
+        await answer_to(ada, lambda: group.send("here is Eve"))
+        eves = eve.client.conversation(group.id)
+        await answer_to(eve, lambda: eves.send("as a member"))
+        await group.remove_member(eve.client.user_id)
+        await until(lambda: any(f.get("event") == "member.removed" for f in attacker.seen))
+
+        # Eve holds the old secret, and the server helps.
+        id, content = new_ulid(), {"type": "text", "text": "from outside"}
+        payload = await eve.client.session.seal_payload(
+            group.id, MessagePlace(ids.parse(id)), content
+        )
+        said = again(newest(attacker, "message.created"), 100)
+        eves_own = {"type": "user", "id": eve.client.user_id}
+        forged = changed(said, payload=payload, client_message_id=id, sender=eves_own)
+        await attacker.push(changed(forged, in_reply_to=None))
+        await until(lambda: victim.faults)
+        await answer_to(ada, lambda: group.send("and without Eve"))
+    assert victim.faults == ["not_member"]
+    assert victim.heard == ["here is Eve", "as a member", "and without Eve"]
+    # The history shows what she said, and of whom it is.
+    shown = [each async for each in bob.client.conversation(group.id).history()]
+    of_eve = next(each for each in shown if each.text == "as a member").opened
+    assert of_eve and NoticeKind.NOT_MEMBER in [notice.kind for notice in of_eve.notices]
+    await eve.client.close()
+
+
+async def test_an_agent_that_was_removed_runs_no_tool_and_its_approvals_end(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    victim, ran = Victim(), list[str]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim, tools=TOOLS) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        agent = Agent(options)
+
+        @agent.on("message")
+        async def ask(ctx: Context) -> None:
+            await ctx.call("send_email", "notification:send", {})
+            await ctx.reply("done")
+
+        async def remembering(request: ToolRequest) -> None:
+            await request.remember()
+            await request.execute(lambda tool, _: ran.append(tool))
+
+        async def remembered() -> int:
+            return len((await ada.client._consents.load()).store()["remembered"])
+
+        async with running(agent):
+            await ada.client.open_agent(options.agent_id)
+            group = await ada.client.open_group([bob.client.user_id])
+            await group.add_agent(options.agent_id, "all")
+            await grant(ada, group, options)
+            await decide_until_answered(ada, lambda: group.send("once"), remembering)
+            assert (ran, await remembered()) == (["send_email"], 1)
+
+            held: list[Frame] = []
+
+            def on_frame(frame: Frame) -> Any:
+                if frame.get("event") == "artifact_request":
+                    held.append(frame)
+                    return ()
+                return (frame,)
+
+            attacker.on_frame = on_frame
+
+            async def removed() -> None:
+                await group.send("twice")
+                await until(lambda: held)
+                await group.remove_member(options.agent_id)
+
+            events = await collect(ada, removed, has_event("member.removed"))
+            assert await remembered() == 0
+
+            async def enough(events: list[ClientEvent]) -> bool:
+                return bool(victim.faults)
+
+            async def push() -> None:
+                await attacker.push(again(held[0], 100))
+                await bob.client.conversation(group.id).send("later")
+
+            events += await collect(ada, push, enough)
+    assert not any(isinstance(event, ToolRequestEvent) for event in events)
+    assert (victim.faults, ran) == (["not_member"], ["send_email"])
+
+
+@pytest.mark.parametrize("how", ["the grant", "the relation", "the device"])
+async def test_what_a_device_remembers_ends_with_a_withdrawal(
+    cluster: DevCluster, how: str
+) -> None:
+    ada = await cluster.user("ada", tools=TOOLS)
+    options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        await ctx.call("send_email", "notification:send", {})
+        await ctx.reply("done")
+
+    async def remembering(request: ToolRequest) -> None:
+        await request.remember()
+        await request.execute(lambda _tool, _arguments: None)
+
+    async def remembered() -> int:
+        return len((await ada.client._consents.load()).store()["remembered"])
+
+    async with running(agent):
+        conversation = await ada.client.open_agent(options.agent_id)
+        await grant(ada, conversation, options)
+        await decide_until_answered(ada, lambda: conversation.send("once"), remembering)
+        assert await remembered() == 1
+        if how == "the device":
+            await ada.client.devices.withdraw(options.agent_id, "another:scope")
+            assert await remembered() == 1
+            await ada.client.devices.withdraw(options.agent_id, "notification:send")
+        elif how == "the grant":
+            granted = [each async for each in ada.client.grants()]
+            await ada.client.revoke_grant(granted[0]["grant_id"])
+        else:
+            http = ada.client.account.http
+            relation = (await http.data(Call("GET", "/relations")))[0]["relation_id"]
+            end = Call("DELETE", f"/relations/{relation}")
+            await collect(ada, lambda: http.data(end), has_event("relation.revoked"))
+        assert await remembered() == 0
+    await ada.client.close()

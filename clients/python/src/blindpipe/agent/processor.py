@@ -78,7 +78,7 @@ class Processor:
             try:
                 answered = await self._open(event, parts.session)
             except E2eeError as error:
-                return self._undecryptable(event, error)
+                return self._undecryptable(event, error.reason)
             if answered is None:
                 return
         # Nothing else has run since the look at what was handled before.
@@ -97,12 +97,12 @@ class Processor:
         finally:
             self._running.discard(origin.hash)
 
-    def _undecryptable(self, event: Event, error: E2eeError) -> None:
+    def _undecryptable(self, event: Event, reason: str) -> None:
         text = "a message (%s) does not open and reaches no handler: %s"
-        self._options.logger.warning(text, event["event_id"], error.reason)
+        self._options.logger.warning(text, event["event_id"], reason)
         self._hooks.call(
             "undecryptable",
-            reason=error.reason,
+            reason=reason,
             event_id=event["event_id"],
             conversation_id=event.get("conversation_id"),
         )
@@ -121,6 +121,10 @@ class Processor:
         if not session.has_keys:
             raise E2eeError("no_epoch_key")
         opened = await session.open_message(message, live=True)
+        if not opened.sender.member:
+            # The history shows it under its notice.
+            self._undecryptable(event, "not_member")
+            return None
         return None if opened.is_replay else Answered(message, opened)
 
     async def _find(

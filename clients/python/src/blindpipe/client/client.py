@@ -73,7 +73,9 @@ class Client:
         self._session: Session | None = None
         self._parts: ConversationParts | None = None
         self.account = Account(options.url, self._hooks, options.ssl_context)
-        self.devices = Devices(self.account, self._hold_keys, self._rotate_recent)
+        self.devices = Devices(
+            self.account, self._hold_keys, self._rotate_recent, self._consents
+        )
 
     async def __aenter__(self) -> Client:
         return self
@@ -313,8 +315,9 @@ class Client:
         return grant
 
     async def revoke_grant(self, grant_id: str) -> None:
-        """Takes an approval back, at once."""
-        await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
+        """Takes a grant back at once, with what this device remembers of it."""
+        revoked: Grant = await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
+        await self._consents.revoked(revoked)
 
     async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """Events, over a socket that reconnects.

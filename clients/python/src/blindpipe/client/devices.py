@@ -14,6 +14,7 @@ from ..e2ee.keys import Principal, introduce
 from ..e2ee.wrap import OpeningKey
 from ..transport.http import Call
 from .account import Account
+from .tool_requests import ConsentKeeper
 
 Held = Sequence[tuple[bytes, Secret]]
 
@@ -42,10 +43,12 @@ class Devices:
         account: Account,
         on_keys: Callable[[DeviceKeys], None],
         on_revoked: Callable[[], Awaitable[None]],
+        consents: ConsentKeeper,
     ) -> None:
         self._account = account
         self._on_keys = on_keys
         self._on_revoked = on_revoked
+        self._consents = consents
 
     async def list(self) -> Sequence[Device]:
         """All devices of the account."""
@@ -64,6 +67,13 @@ class Devices:
         await self._account.http.data(Call("DELETE", f"/users/me/devices/{device_id}"))
         if device_id != self._account.device_id:
             await self._on_revoked()
+
+    async def withdraw(self, agent_id: str, scope: str | None = None) -> None:
+        """Takes back what this device remembers of the person's approvals: of a scope, or all.
+
+        Revoking a grant does so, and so does the end of a relation or of the agent's membership.
+        """
+        await self._consents.withdraw(ids.principal("agent", agent_id), scope)
 
     def hold(self, keys: DeviceKeys) -> None:
         """Goes on with keys that an earlier run has kept."""

@@ -22,7 +22,7 @@ from .events import (
     ToolRequestEvent,
     TypingEvent,
 )
-from .tool_requests import ConsentKeeper, open_tool_request
+from .tool_requests import ConsentKeeper, NotMember, open_tool_request
 
 MAX_KNOWN_STREAMS: Final = 1_000
 """The agents of a person have a few each."""
@@ -66,6 +66,7 @@ class EventReader:
 
     async def _read_event(self, event: Event) -> list[ClientEvent]:
         await self._session().observe(event)
+        await self._consents.observe(event)
         if event["event"] == "message.created":
             return await self._read_message(event)
         if event["event"] == "artifact_request":
@@ -101,14 +102,17 @@ class EventReader:
         except E2eeError as error:
             self._undecryptable(event, error)
             return []
+        except NotMember:
+            self._tell("not_member", event["event_id"], event.get("conversation_id"))
+            return []
         return [ToolRequestEvent(event, request)]
 
     def _undecryptable(self, event: Event, fault: E2eeError) -> None:
-        self._tell(fault, event["event_id"], event.get("conversation_id"))
+        self._tell(fault.reason, event["event_id"], event.get("conversation_id"))
 
-    def _tell(self, fault: E2eeError, event_id: str | None, conversation_id: str | None) -> None:
+    def _tell(self, reason: str, event_id: str | None, conversation_id: str | None) -> None:
         told = {"event_id": event_id, "conversation_id": conversation_id}
-        self._hooks.call("undecryptable", reason=fault.reason, **told)
+        self._hooks.call("undecryptable", reason=reason, **told)
 
     async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
         """A piece counts only while its message is not there, and only for some minutes.
@@ -131,7 +135,7 @@ class EventReader:
             place = Delta(stream_id, n)
             shown = await session.open_text(conversation_id, data, place, sender)
         except E2eeError as error:
-            self._tell(error, None, conversation_id)
+            self._tell(error.reason, None, conversation_id)
             return []
         self._next_piece.pop(name, None)
         self._next_piece[name] = n + 1

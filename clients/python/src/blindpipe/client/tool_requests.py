@@ -6,11 +6,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from ..core.payload import envelope_of
 from ..core.session import Session
-from ..core.types import JsonObject, ToolCall, milliseconds
+from ..core.types import Event, Grant, JsonObject, ToolCall, milliseconds
 from ..e2ee import Principal, ids
 from ..e2ee.consent import (
     MAX_REMEMBERED_DAYS,
@@ -32,6 +32,10 @@ _SENSITIVITIES: Final = {each.name.lower(): each for each in Sensitivity}
 
 Prepare = Callable[[], Awaitable[None]]
 """Makes a fresh secret if one is due before an answer is sealed."""
+
+
+class NotMember(Exception):
+    """An agent that is no member here asks for something."""
 
 
 class ConsentStore(Protocol):
@@ -60,6 +64,31 @@ class ConsentKeeper:
                 stored = await self._store.load() if self._store else None
                 self._consents = Consents.stored(self.tools, stored)
             return self._consents
+
+    async def withdraw(
+        self, agent: Principal, scope: str | None = None, conversation: bytes | None = None
+    ) -> None:
+        """Takes remembered approvals back."""
+        if (await self.load()).withdraw(agent, scope, conversation):
+            await self.save()
+
+    async def observe(self, event: Event) -> None:
+        """An agent that may do no more here is asked about again if it comes back."""
+        data = event["data"]
+        match event["event"]:
+            case "relation.revoked":
+                await self.withdraw(ids.principal("agent", data["agent_id"]))
+            case "grant.revoked":
+                await self.revoked(cast(Grant, data))
+            case "member.removed" if data["member"]["principal_type"] == "agent":
+                gone = ids.principal("agent", data["member"]["principal_id"])
+                await self.withdraw(gone, conversation=ids.parse(data["conversation_id"]))
+
+    async def revoked(self, grant: Grant) -> None:
+        """The person took a grant back, so nothing that it allowed goes on unasked."""
+        agent = ids.principal("agent", grant["agent_id"])
+        for scope in grant["scopes"]:
+            await self.withdraw(agent, scope, ids.parse(grant["conversation_id"]))
 
     async def save(self) -> None:
         """Saves follow each other, so that an older state replaces no newer one."""
@@ -127,7 +156,9 @@ class ToolRequest:
             self._sensitivity,
             now_ms(),
         )
-        if decision != "repeated" and not self._is_for_me:
+        entry = await self._session.load(self.call["conversation_id"])
+        is_allowed = self._is_for_me and entry.room.is_member(asked.agent)
+        if decision != "repeated" and not is_allowed:
             return "unable"
         if decision == "execute":
             # The window of a medium tool slides with its use.
@@ -234,7 +265,7 @@ class ToolRequest:
 async def open_tool_request(
     call: ToolCall, session: Session, keeper: ConsentKeeper, prepare: Prepare
 ) -> ToolRequest:
-    """Opens a request. Raises `E2eeError` for what no device executes."""
+    """Opens a request. Raises `E2eeError` and `NotMember` for what no device executes."""
     place = Request(
         ids.parse(call["user_id"]),
         call["request_id"],
@@ -247,6 +278,8 @@ async def open_tool_request(
     incoming = Incoming(agent, place, envelope_of(call["payload"]), created_at)
     shown, entry = await session.open(call["conversation_id"], incoming)
     assert shown.opened is not None
+    if not entry.room.is_member(agent):
+        raise NotMember
     conversation = entry.room.conversation
     digest = place.digest(conversation, agent.id, shown.opened.content)
     asked = _Asked(conversation, agent, place, digest)

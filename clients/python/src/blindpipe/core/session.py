@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from ..e2ee import (
     E2eeError,
@@ -48,6 +48,10 @@ OnNotice = Callable[[Notice, str | None], None]
 """Told a notice, and the conversation where it stands if there is one."""
 
 
+MIN_REREAD_MS: Final = 5_000
+"""Members are not read again for somebody unknown within this time."""
+
+
 def _nobody() -> None:
     """The listener of those who keep nothing."""
 
@@ -83,6 +87,8 @@ class Entry:
     recipients: Sequence[Recipient] = ()
     is_stale: bool = True
     """Members or their keys have changed since they were read."""
+    read_at: int = 0
+    """The last reading, in Unix milliseconds."""
     refused_since: int | None = None
     """The first refusal of a fresh secret since the newest one came, in Unix milliseconds."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -136,7 +142,7 @@ class Session:
 
     async def _read(self, conversation_id: str, entry: Entry) -> None:
         # An event that comes meanwhile makes it stale again.
-        entry.is_stale = False
+        entry.is_stale, entry.read_at = False, now_ms()
         try:
             await self._read_now(conversation_id, entry)
         except BaseException:
@@ -276,6 +282,11 @@ class Session:
     async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
         """Opens something that was found in a conversation. Raises `E2eeError`."""
         entry = await self._found(conversation_id)
+        is_read_long_ago = now_ms() - entry.read_at > MIN_REREAD_MS
+        if incoming.live and is_read_long_ago and not entry.room.is_member(incoming.sender):
+            # Whoever is no member is refused, so the list is read again before that.
+            entry.is_stale = True
+            entry = await self._found(conversation_id)
         if incoming.envelope is not None:
             self.saw_envelope(conversation_id)
         if incoming.envelope is not None and self.has_keys:
