@@ -52,10 +52,17 @@ def _local(retryable: bool) -> dict[str, Any]:
 
 
 class ConnectionLost(BlindpipeError):
-    """No answer came. For a send with an id, a repeat is safe."""
+    """No answer came. For a send with an id, a repeat is safe.
 
-    def __init__(self, message: str = "the connection was lost") -> None:
+    `__cause__` is the error of the connection.
+    """
+
+    def __init__(
+        self, message: str = "the connection was lost", *, is_untrusted: bool = False
+    ) -> None:
         super().__init__("CONNECTION_LOST", 0, message, _local(True))
+        self.is_untrusted = is_untrusted
+        """The server's certificate is not trusted."""
 
 
 class Closed(BlindpipeError):

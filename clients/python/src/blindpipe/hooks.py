@@ -66,6 +66,11 @@ class HookCaller:
             self._logger.warning("the hook %s has failed", name)
 
 
+    def warn(self, text: str) -> None:
+        """A line of the log for what no hook is told."""
+        self._logger.warning("%s", text)
+
+
 def _without_errors(details: dict[str, Any]) -> dict[str, Any]:
     """A handler's error may quote a message, so only its class is logged."""
     return {

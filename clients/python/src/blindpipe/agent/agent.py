@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import Any, Final, Literal, TypeVar, cast, overload
 
 from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
@@ -19,7 +20,7 @@ from ..transport.socket import Socket
 from .inbox import Inbox, InboxParts, is_the_end, look_into
 from .options import AgentOptions
 from .processor import Handler, Handlers, Middleware, Processor, StillRunning
-from .startup import Running, start
+from .startup import Running, check_key_again, start
 from .transports import SocketReader, read_by_poll, unless_stopped
 from .webhook import (
     DEADLINE_SECONDS,
@@ -39,6 +40,9 @@ _M = TypeVar("_M", bound=Middleware)
 
 Transport = Literal["socket", "poll"]
 
+KEY_CHECK_SECONDS: Final = 24 * 3_600.0
+"""A key whose end has begun lasts for 7 days."""
+
 
 class Agent:
     """Register handlers, then `run()`."""
@@ -56,6 +60,7 @@ class Agent:
         self._is_activated = False
         self._reader: SocketReader | None = None
         self._failure: BaseException | None = None
+        self._key_checked_at = time.monotonic()
 
     @classmethod
     def from_env(cls, **changes: Any) -> Agent:
@@ -147,11 +152,13 @@ class Agent:
             return await self.close()
         self._failure = None
         unwatch = self._watch_signals()
+        checks: asyncio.Task[None] | None = None
         try:
             running = await unless_stopped(stopping, self._start())
             if running is None:
                 return self._abandon_start()
             inbox = self._inbox(running, stopping)
+            checks = asyncio.create_task(self._check_daily(running))
             if transport == "poll":
                 await read_by_poll(running.parts, inbox, self._hooks, stopping)
             else:
@@ -161,8 +168,21 @@ class Agent:
                 raise self._failure
         finally:
             unwatch()
+            if checks is not None:
+                checks.cancel()
             self._reader = None
             await self.close()
+
+    async def _check_daily(self, running: Running) -> None:
+        while True:
+            await asyncio.sleep(KEY_CHECK_SECONDS)
+            await self._check_key(running)
+
+    async def _check_key(self, running: Running) -> None:
+        self._key_checked_at = time.monotonic()
+        signer = running.parts.session.options.signer
+        if signer is not None:
+            await check_key_again(self._options, self._http, signer)
 
     def _abandon_start(self) -> None:
         if self._starting is not None:
@@ -282,6 +302,8 @@ class Agent:
     async def _deliver(self, event: Event) -> None:
         running = await self._start()
         parts = running.parts
+        if time.monotonic() - self._key_checked_at > KEY_CHECK_SECONDS:
+            await self._check_key(running)
         if event["event"] == "artifact_response":
             parts.tool_calls.deliver(event["data"])
         await look_into(parts.session, event, self._logger)

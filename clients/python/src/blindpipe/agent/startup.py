@@ -12,7 +12,7 @@ from ..core.session import Session, SessionOptions
 from ..e2ee import Principal, PrivateKeys, ids, to_base64
 from ..e2ee.room import EpochMarks
 from ..e2ee.trust import DirectoryKey, Notice, Trust
-from ..errors import UsageError
+from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
@@ -45,7 +45,7 @@ async def start(
             "(BLINDPIPE_PLAINTEXT=allow)"
         )
     me = ids.principal("agent", agent_id)
-    keys = await _check_keys(http, agent_id, [seed.keys() for seed in seeds])
+    keys = await _check_keys(options, http, [seed.keys() for seed in seeds])
     store = _store_of(options)
     trust, marks = await _load_trust(options, store, me, keys)
     trust.directory(me, [_own_key(pair) for pair in keys], now_ms())
@@ -87,10 +87,13 @@ def _own_key(pair: PrivateKeys) -> DirectoryKey:
     return DirectoryKey(None, pair.public.public_key, pair.public.signing_public_key, ("bp1",))
 
 
-async def _check_keys(http: Http, agent_id: str, held: Sequence[PrivateKeys]) -> list[PrivateKeys]:
+async def _check_keys(
+    options: AgentOptions, http: Http, held: Sequence[PrivateKeys]
+) -> list[PrivateKeys]:
     """Checks the keys that are held. A key is never replaced in silence."""
+    agent_id = options.agent_id
     for pair in held:
-        mismatch = await _check_key(http, agent_id, pair)
+        mismatch = await _check_key(options, http, pair)
         if mismatch is None:
             # The key that fits signs. The others open secrets that were wrapped for them.
             return [pair, *(other for other in held if other is not pair)]
@@ -101,14 +104,42 @@ async def _check_keys(http: Http, agent_id: str, held: Sequence[PrivateKeys]) ->
     return list(held)
 
 
-async def _check_key(http: Http, agent_id: str, pair: PrivateKeys) -> AgentKeysMismatch | None:
-    """None if the server knows this key for the agent's."""
-    path, body = f"/agents/{agent_id}/keys/check", {"key_id": pair.key_id.hex()}
+async def _check_key(
+    options: AgentOptions, http: Http, pair: PrivateKeys
+) -> AgentKeysMismatch | None:
+    """None if the server knows this key for the agent's. One that is about to end is renewed."""
+    path, body = f"/agents/{options.agent_id}/keys/check", {"key_id": pair.key_id.hex()}
     try:
-        await http.data(Call("POST", path, body=body, repeatable=True))
+        checked = await http.data(Call("POST", path, body=body, repeatable=True))
     except AgentKeysMismatch as mismatch:
         return mismatch
+    if not checked.get("current", True):
+        await _renew_key(options, http, pair)
     return None
+
+
+async def _renew_key(options: AgentOptions, http: Http, pair: PrivateKeys) -> None:
+    """A new token ends the agent's key in a week, unless the key is registered again.
+
+    A key that another one has replaced is not put back.
+    """
+    listed = await http.data(Call("GET", f"/agents/{options.agent_id}/keys"))
+    if any(key["current"] for key in listed["keys"]):
+        options.logger.warning("another key than this agent's is the current one: this one ends")
+        return
+    options.logger.warning("the agent's key was about to end and is registered again")
+    await _register_key(http, options.agent_id, pair)
+
+
+async def check_key_again(options: AgentOptions, http: Http, pair: PrivateKeys) -> None:
+    """As at the start, for an agent that runs on. A failure is logged."""
+    try:
+        mismatch = await _check_key(options, http, pair)
+    except BlindpipeError as error:
+        options.logger.warning("the agent's key was not checked: %s", type(error).__name__)
+        return
+    if mismatch is not None:
+        options.logger.error("the agent's key is not registered: readers refuse what it signs")
 
 
 async def _register_key(http: Http, agent_id: str, pair: PrivateKeys) -> None:

@@ -109,8 +109,8 @@ class Http:
         raw = await self.raw(call)
         try:
             body = json.loads(raw.body)
-        except ValueError:
-            raise ConnectionLost("the answer was cut short") from None
+        except ValueError as error:
+            raise ConnectionLost("the answer was cut short") from error
         return Answer(body.get("data"), body.get("next_cursor"), raw.status)
 
     async def pages(
@@ -167,8 +167,8 @@ class Http:
                 timeout=aiohttp.ClientTimeout(total=call.timeout),
             ) as response:
                 body = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return ConnectionLost()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return connection_lost(error)
         self._pacer.observe(lane, response.headers.get("ratelimit"))
         if response.status < 300:
             cookies = {name: morsel.value for name, morsel in response.cookies.items()}
@@ -219,7 +219,29 @@ def _may_repeat(call: Call) -> bool:
 
 
 def _is_passing(error: BlindpipeError) -> bool:
-    return isinstance(error, ConnectionLost) or error.status in (502, 503, 504)
+    if isinstance(error, ConnectionLost):
+        # A certificate does not become a trusted one within seconds.
+        return not error.is_untrusted
+    return error.status in (502, 503, 504)
+
+
+def connection_lost(error: BaseException) -> ConnectionLost:
+    """The error of a connection, with its cause."""
+    text, is_untrusted = "the connection was lost", False
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why, is_untrusted = error.certificate_error, True
+        reason = getattr(why, "verify_message", "") or type(why).__name__
+        text = (
+            f"the server's certificate is not trusted: {reason}; "
+            "SSL_CERT_FILE or ssl_context names an authority"
+        )
+    elif isinstance(error, TimeoutError):
+        text = "the connection was lost: no answer came in time"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        text = "the connection was lost: the server cannot be reached"
+    lost = ConnectionLost(text, is_untrusted=is_untrusted)
+    lost.__cause__ = error
+    return lost
 
 
 def _route(path: str) -> str:

@@ -13,7 +13,7 @@ import aiohttp
 from ..errors import BlindpipeError, Closed, ConnectionLost
 from ..hooks import HookCaller
 from .clock import full_jitter
-from .http import Http, make_error
+from .http import Http, connection_lost, make_error
 
 _T = TypeVar("_T")
 
@@ -166,7 +166,10 @@ class Socket:
             if self._closing.is_set():
                 return _Ending(NO_STATUS_CODE, None)
             socket = await self._connected(address)
-        except (aiohttp.ClientError, BlindpipeError, TimeoutError, OSError):
+        except (aiohttp.ClientError, BlindpipeError, TimeoutError, OSError) as error:
+            lost = error if isinstance(error, BlindpipeError) else connection_lost(error)
+            if isinstance(lost, ConnectionLost) and lost.is_untrusted:
+                self._options.hooks.warn(lost.message)
             return _Ending(NO_STATUS_CODE, None)
         self._current, self._outgoing = socket, asyncio.Queue()
         writer = asyncio.create_task(self._write(socket, self._outgoing, json.dumps(auth)))
