@@ -153,7 +153,7 @@ async def test_an_unknown_tool_is_left_to_another_device_that_may_know_it(
         user = TestUser(phone, ada.email, ada.password, ada.protection_password)
 
         async def on_laptop(request: ToolRequest) -> None:
-            assert await _refused(request) == "unable"
+            assert await request.decide() == "unable"
 
         async def on_phone(request: ToolRequest) -> None:
             await request.approve()
@@ -192,7 +192,8 @@ def test_what_is_remembered_ends_by_time_and_by_a_withdrawal() -> None:
     assert consents.remember(room, agent, "read", 0, 2)
     assert not consents.remember(room, agent, "wipe", 0, 2)
     assert (decided("ping", 2 * DAY_MS - 1), decided("ping", 2 * DAY_MS)) == ("execute", "ask")
-    assert (decided("read", DAY_MS - 1), decided("read", DAY_MS)) == ("execute", "ask")
+    assert (decided("read", 2 * DAY_MS - 1), decided("read", 2 * DAY_MS)) == ("execute", "ask")
+    assert decided("ping", -29 * DAY_MS) == "ask", "a clock that was set back makes it no longer"
     assert (decided("wipe", 0), decided("list", 0)) == ("ask", "ask")
     assert consents.remember(room, agent, "list", 0, 2)
     assert consents.withdraw(agent, SCOPE)

@@ -172,11 +172,8 @@ class Machine:
         return {"decision": decision, "notices": _notices(shown.notices)}
 
     def do_approve(self, event: Json) -> Json:
-        # The table's approvals are of a scope, and those of a device of a tool.
-        agent, conversation = principal(event, "agent"), self.room.conversation
-        for name, tool in self.consents.tools.items():
-            if tool.scope == event["scope"]:
-                self.consents.remember(conversation, agent, name, event["now"], 30)
+        agent = principal(event, "agent")
+        self.consents.approve(self.room.conversation, agent, event["scope"], event["now"])
         return {}
 
     def do_withdraw(self, event: Json) -> Json:

@@ -160,9 +160,6 @@ class ToolRequest:
         is_allowed = self._is_for_me and entry.room.is_member(asked.agent)
         if decision != "repeated" and not is_allowed:
             return "unable"
-        if decision == "execute":
-            # The window of a medium tool slides with its use.
-            await self._keeper.save()
         return decision
 
     async def approve(self) -> None:
@@ -172,7 +169,7 @@ class ToolRequest:
     async def remember(self, days: int = MAX_REMEMBERED_DAYS) -> None:
         """The person agrees to this tool of this agent here for some days, without being asked.
 
-        Not for a tool of high sensitivity. One of medium asks again after 24 hours without use.
+        Raises `UsageError` for a tool of high sensitivity, and for more than 30 days.
         """
         if not 1 <= days <= MAX_REMEMBERED_DAYS:
             raise UsageError(f"an approval is remembered for 1 to {MAX_REMEMBERED_DAYS} days")
@@ -206,7 +203,7 @@ class ToolRequest:
         failed, `unknown_tool`.
         """
         decision = await self.decide()
-        if decision == "repeated" or await self.answer_unknown():
+        if decision == "repeated" or await self._answer_unknown():
             return
         is_approved, self._is_approved = self._is_approved, False
         if decision != "execute" and not (decision == "ask" and is_approved):
@@ -226,16 +223,24 @@ class ToolRequest:
         else:
             await self._respond("executed", None, {"result": result})
 
-    async def answer_unknown(self) -> bool:
-        """Answers `failed`, `unknown_tool` if the device does not know the tool. False if it does.
+    async def answer_unknown(self) -> None:
+        """Answers `failed`, `unknown_tool` if the device does not know the tool.
 
         A request to all devices of a person is left to the others, if there are any: the first
         answer counts, and one of them may know the tool.
         """
-        request = self._asked.request
-        if request.tool in self._keeper.tools or not self._is_for_me:
-            return False
-        if request.device_id is None and await self._has_other_devices():
+        if self._is_unknown and (
+            self._asked.request.device_id is not None or not await self._has_other_devices()
+        ):
+            await self._answer_unknown()
+
+    @property
+    def _is_unknown(self) -> bool:
+        return self._is_for_me and self._asked.request.tool not in self._keeper.tools
+
+    async def _answer_unknown(self) -> bool:
+        """False if the device knows the tool."""
+        if not self._is_unknown:
             return False
         if await self._begin():
             await self._respond("failed", "unknown_tool", {})

@@ -43,10 +43,9 @@ class Tool:
 
 
 class StoredApproval(TypedDict):
-    """An approval that is remembered; times are Unix milliseconds."""
+    """An approval that is remembered; `until` is Unix milliseconds."""
 
     scope: str
-    used: int
     until: int
 
 
@@ -64,8 +63,8 @@ def _begun_name(agent: Principal, request_id: str) -> str:
     return f"{agent.to_bytes().hex()}:{request_id}"
 
 
-def _approval_name(conversation: bytes, agent: Principal, tool: str) -> str:
-    return f"{conversation.hex()}:{agent.to_bytes().hex()}:{tool}"
+def _approval_name(conversation: bytes, agent: Principal, what: str) -> str:
+    return f"{conversation.hex()}:{agent.to_bytes().hex()}:{what}"
 
 
 def _is_of(name: str, conversation: str, agent: Principal) -> bool:
@@ -76,7 +75,6 @@ def _is_of(name: str, conversation: str, agent: Principal) -> bool:
 @dataclass(slots=True)
 class _Approval:
     scope: str
-    used: int
     until: int
 
 
@@ -87,6 +85,7 @@ class Consents:
     tools: Mapping[str, Tool]
     _begun: dict[str, None] = field(default_factory=dict)
     _remembered: dict[str, _Approval] = field(default_factory=dict)
+    _approved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def stored(cls, tools: Mapping[str, Tool], stored: StoredConsents | None) -> Consents:
@@ -94,7 +93,7 @@ class Consents:
         if stored is None:
             return cls(tools)
         remembered = {
-            name: _Approval(kept["scope"], kept["used"], kept["until"])
+            name: _Approval(kept["scope"], kept["until"])
             for name, kept in stored.get("remembered", {}).items()
         }
         return cls(tools, dict.fromkeys(stored["begun"]), remembered)
@@ -102,7 +101,7 @@ class Consents:
     def store(self) -> StoredConsents:
         """All that is to be kept."""
         remembered: dict[str, StoredApproval] = {
-            name: {"scope": kept.scope, "used": kept.used, "until": kept.until}
+            name: {"scope": kept.scope, "until": kept.until}
             for name, kept in self._remembered.items()
         }
         return {"begun": list(self._begun), "remembered": remembered}
@@ -122,30 +121,46 @@ class Consents:
         tool = self.tools.get(request.tool)
         if tool is None or tool.scope != request.scope or me != Principal.user(request.asked):
             return "unable"
-        kept = self._remembered.get(_approval_name(conversation, agent, request.tool))
-        if kept is None or kept.scope != request.scope or now >= kept.until:
-            return "ask"
         sensitivity = max(tool.sensitivity, manifest or Sensitivity.LOW)
-        recent = sensitivity == Sensitivity.MEDIUM and now - kept.used < _DAY_MS
-        if sensitivity == Sensitivity.LOW or recent:
-            kept.used = max(now, kept.used)
+        if sensitivity == Sensitivity.HIGH:
+            return "ask"
+        kept = self._remembered.get(_approval_name(conversation, agent, request.tool))
+        # A clock that was set back makes no approval longer.
+        left = kept.until - now if kept and kept.scope == request.scope else 0
+        if 0 < left <= MAX_REMEMBERED_DAYS * _DAY_MS:
             return "execute"
-        return "ask"
+        return self._decide_by_scope(conversation, agent, request.scope, sensitivity, now)
+
+    def _decide_by_scope(
+        self, conversation: bytes, agent: Principal, scope: str, sensitivity: Sensitivity, now: int
+    ) -> Decision:
+        name = _approval_name(conversation, agent, scope)
+        last = self._approved.get(name)
+        if last is None or (sensitivity == Sensitivity.MEDIUM and now - last >= _DAY_MS):
+            return "ask"
+        self._approved[name] = max(now, last)
+        return "execute"
+
+    def approve(self, conversation: bytes, agent: Principal, scope: str, now: int) -> None:
+        """The person approved a scope of an agent here.
+
+        `ToolRequest` remembers tools instead, and no store keeps this.
+        """
+        self._approved[_approval_name(conversation, agent, scope)] = now
 
     def remember(
         self, conversation: bytes, agent: Principal, tool: str, now: int, days: int
     ) -> bool:
-        """The person agrees to later requests of this agent for this tool here.
+        """The person agrees to later requests of this agent for this tool here, for some days.
 
-        A `medium` tool asks again after 24 hours without use. False for a tool that always asks or
-        is none of this device.
+        False for a tool that always asks or is none of this device.
         """
         known = self.tools.get(tool)
         if known is None or known.sensitivity == Sensitivity.HIGH:
             return False
         until = now + min(days, MAX_REMEMBERED_DAYS) * _DAY_MS
         name = _approval_name(conversation, agent, tool)
-        self._remembered[name] = _Approval(known.scope, now, until)
+        self._remembered[name] = _Approval(known.scope, until)
         return True
 
     def withdraw(
@@ -163,7 +178,14 @@ class Consents:
         ]
         for name in gone:
             del self._remembered[name]
-        return bool(gone)
+        of_scopes = [
+            name
+            for name in self._approved
+            if scope in (None, name.split(":", 2)[2]) and _is_of(name, here, agent)
+        ]
+        for name in of_scopes:
+            del self._approved[name]
+        return bool(gone or of_scopes)
 
     def begin(self, agent: Principal, request_id: str) -> bool:
         """To be stored durably *before* the device executes. False if it began before."""
