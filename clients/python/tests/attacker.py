@@ -78,7 +78,7 @@ class Attacker:
         status = self.on_status(request.method, request.path)
         if status is not None:
             code = {429: "RATE_LIMITED", 409: "VERSION_MISMATCH"}.get(status, f"HTTP_{status}")
-            params = {"retryable": status != 409, "retry_after_ms": 120_000 if status == 429 else 1}
+            params = {"retryable": status != 409, "retry_after_ms": 1}
             error = {"code": code, "message": "no", "params": params}
             return web.json_response({"error": error}, status=status)
         path, body = self.on_path(request.path_qs), await request.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -28,12 +29,13 @@ from live import (
     decide_until_answered,
     grant,
     running,
+    sign_in,
     texts,
     until,
 )
 
-from blindpipe import Agent, Context, KeyUnavailable, ToolRequest
-from blindpipe.client import ClientEvent, ToolRequestEvent
+from blindpipe import Agent, Context, DecryptError, KeyUnavailable, ToolRequest
+from blindpipe.client import ClientEvent, DeviceKeys, EpochMarks, ToolRequestEvent
 from blindpipe.e2ee import PrivateKeys, ids, to_base64, wrap
 from blindpipe.e2ee.envelope import Message as MessagePlace
 from blindpipe.e2ee.ids import new_ulid
@@ -158,6 +160,53 @@ async def test_a_member_whom_the_server_adds_is_named_before_anything_is_sealed_
     named = victim.notices.index(("member_added", mallory))
     assert named < victim.notices.index(("rotation", ""))
     assert len(lie.given) == 1, "who is a member is the server's word, shown to the person"
+
+
+async def test_a_member_whom_the_server_adds_while_the_client_is_off_is_named_first_too(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
+        # What an application stores, and gives to its next start.
+        marks = {id: mark.store() for id, mark in ada.client.session.marks().items()}
+        marks, pins = json.loads(json.dumps(marks)), ada.client.trust.store()
+        signer = ada.client.session.options.signer
+        assert signer
+        mallory = new_ulid()
+        lie.is_member = True
+        lie.inject(mallory, PrivateKeys.random(), "mallorys")
+        again_here = await sign_in(
+            cluster,
+            ada,
+            ada.client.account.device_id,
+            url=attacker.url,
+            ssl_context=None,
+            hooks=victim.hooks,
+            pins=pins,
+            marks={id: EpochMarks.stored(mark) for id, mark in marks.items()},
+        )
+        again_here.devices.hold(DeviceKeys(signer))
+        await again_here.conversation(lie.conversation_id).send("for members")
+        await again_here.close()
+    named = victim.notices.index(("member_added", mallory))
+    assert named < victim.notices.index(("rotation", ""))
+
+
+async def test_nobody_joins_two(cluster: DevCluster, bob: TestUser) -> None:
+    victim = Victim()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim) as ada,
+    ):
+        direct = await ada.client.open_direct(bob.client.user_id)
+        lie = _Recipients(attacker, direct.id, victim.notices)
+        lie.is_member = True
+        lie.inject(new_ulid(), PrivateKeys.random(), "mallorys")
+        with pytest.raises(DecryptError, match="^malformed$"):
+            await direct.send("for Bob alone")
+        lie.injected = None
+        await direct.send("for Bob")
+    assert lie.given == []
+    assert await texts(bob.client.conversation(direct.id)) == ["for Bob"]
 
 
 async def test_a_key_that_the_server_adds_for_a_known_person_waits_and_is_given_nothing(

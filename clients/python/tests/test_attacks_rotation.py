@@ -15,6 +15,12 @@ from blindpipe import Hooks, KeyUnavailable
 from blindpipe.testing import DevCluster, TestUser
 
 
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal for want of budget is final."""
+    monkeypatch.setattr("blindpipe.transport.http.MAX_LIMIT_WAIT_SECONDS", -1)
+
+
 class _Refusals(Victim):
     """What a client told of secrets that it could not make."""
 

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from attacker import Attacker, Victim, attacking, echo, newest
+from attacker import Attacker, Victim, again, attacking, echo, newest
 from blindpipe import Context
-from blindpipe.agent.pin_store import StoredTrust
+from blindpipe.agent.pin_store import FilePins, StoredTrust
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.acks import ACK_INTERVAL_SECONDS, Acks
 from blindpipe.transport.socket import Frame
@@ -137,3 +138,31 @@ async def test_many_lessons_are_stored_together() -> None:
     seconds = asyncio.get_running_loop().time() - begun
     assert sent[-1] == "1-999"
     assert keeper.saves <= 2 + seconds / ACK_INTERVAL_SECONDS
+
+
+async def test_a_message_that_was_handled_before_a_restart_is_not_handled_again(
+    cluster: DevCluster, ada: TestUser, tmp_path: Path
+) -> None:
+    victim, path = Victim(), tmp_path / "pins.json"
+    async with attacking(cluster) as attacker:
+        made = await cluster.agent("elephant", ada.client)
+        options = replace(made, url=attacker.url, ssl_context=None, pins=path)
+        conversation = None
+        for text in ("before", "after"):
+            async with running(echo(options, victim)):
+                conversation = conversation or await ada.client.open_agent(options.agent_id)
+                if text == "after":
+                    await attacker.push(again(newest(attacker, "message.created"), 100))
+                await answer_to(ada, partial(conversation.send, text))
+        handled = tmp_path / "pins.json.handled"
+        assert handled.stat().st_mode & 0o777 == 0o600
+    assert victim.heard == ["before", "after"]
+
+    # A line that was cut off by a crash, and lines of more than 31 days ago, are left out.
+    whole = handled.read_text()
+    old = whole.splitlines()[0].replace(whole.split(" ")[0], "1000")
+    handled.write_text(f"{old}\n{whole}{whole.splitlines()[0][:-20]}")
+    kept = await FilePins(path).load_handled()
+    assert len(kept) == 2 and handled.read_text() == whole
+    await FilePins(path).add_handled(kept[:1])
+    assert await FilePins(path).load_handled() == [*kept, kept[0]]

@@ -6,7 +6,7 @@ from ..core.types import Event, Message, Sent
 from .agent import Agent
 from .context import Context, QuestionAnswer, ReceivedFile
 from .options import AgentOptions
-from .pin_store import FilePins, PinStore, StoredTrust
+from .pin_store import FilePins, HandledStore, PinStore, StoredTrust
 from .processor import Handler, Middleware
 from .stream import MessageStream
 from .tool_calls import CallResult
@@ -19,6 +19,7 @@ __all__ = [
     "Context",
     "Event",
     "FilePins",
+    "HandledStore",
     "Handler",
     "Message",
     "MessageStream",

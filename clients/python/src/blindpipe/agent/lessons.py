@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import Final
 
-from ..core.session import Session
+from ..core.session import Handled, Session
 from ..e2ee.trust import Trust
-from .pin_store import PinStore, StoredMarks
+from .pin_store import HandledStore, PinStore
 
 SAVE_DELAY_SECONDS: Final = 0.5
 """Many things are learned together, such as the keys of a group."""
@@ -24,12 +24,25 @@ class Lessons:
         self._lock = asyncio.Lock()
         self._later: asyncio.Task[None] | None = None
         self._has_changed = False
+        self._handled: list[Handled] = []
         self.session: Session | None = None
 
     @property
     def waiting(self) -> bool:
         """Whether anything that was learned is not in the store yet."""
-        return self._store is not None and (self._has_changed or self._lock.locked())
+        has_more = self._has_changed or bool(self._handled) or self._lock.locked()
+        return self._store is not None and has_more
+
+    def handled(self, message: Handled) -> None:
+        """A message was handled. It is stored before it is acknowledged."""
+        if isinstance(self._store, HandledStore):
+            self._handled.append(message)
+
+    async def resume(self, session: Session) -> None:
+        """Takes the session whose lessons these are, and tells it what was handled before."""
+        self.session = session
+        if isinstance(self._store, HandledStore):
+            session.resume_handled(await self._store.load_handled())
 
     def soon(self) -> None:
         """Something was learned."""
@@ -46,17 +59,29 @@ class Lessons:
         if self._store is None or self.session is None:
             return
         async with self._lock:
-            if not self._has_changed:
-                return
-            self._has_changed = False
-            marks: dict[str, StoredMarks] = {
-                id: {"epoch": mark.epoch, "time": mark.time}
-                for id, mark in self.session.marks().items()
-            }
-            try:
-                await self._store.save({"pins": self._trust.store(), "marks": marks})
-            except BaseException as error:
-                self._has_changed = True
-                if not isinstance(error, Exception):
-                    raise
-                self._logger.error("the pins could not be stored")
+            await self._save_handled()
+            if self._has_changed:
+                await self._save_trust(self._store, self.session)
+
+    async def _save_handled(self) -> None:
+        adding, self._handled = self._handled, []
+        if not adding or not isinstance(self._store, HandledStore):
+            return
+        try:
+            await self._store.add_handled(adding)
+        except BaseException as error:
+            self._handled = adding + self._handled
+            if not isinstance(error, Exception):
+                raise
+            self._logger.error("the handled messages could not be stored")
+
+    async def _save_trust(self, store: PinStore, session: Session) -> None:
+        self._has_changed = False
+        marks = {id: mark.store() for id, mark in session.marks().items()}
+        try:
+            await store.save({"pins": self._trust.store(), "marks": marks})
+        except BaseException as error:
+            self._has_changed = True
+            if not isinstance(error, Exception):
+                raise
+            self._logger.error("the pins could not be stored")

@@ -74,9 +74,10 @@ async def start(
             on_notice,
             lessons.soon,
             None if max_age is None else round(max_age.total_seconds() * 1000),
+            lessons.handled,
         )
     )
-    lessons.session = session
+    await lessons.resume(session)
     outbox = Outbox(http, agent_id, session, allows_clear)
     tool_calls = ToolCalls(http, agent_id, session, allows_clear)
     parts = AgentParts(agent_id, http, session, outbox, tool_calls, socket)
@@ -175,5 +176,5 @@ async def _load_trust(
     stored = await store.load()
     if stored is None:
         return Trust(me, options.trust, own), {}
-    marks = {id: EpochMarks(**mark) for id, mark in stored["marks"].items()}
+    marks = {id: EpochMarks.stored(mark) for id, mark in stored["marks"].items()}
     return Trust(me, options.trust, own, stored["pins"]), marks

@@ -4,6 +4,7 @@ from ..core.files import NewFile
 from ..core.opened import OpenedMessage, Sender
 from ..core.types import ConversationInfo, Device, Event, Grant, Message, Sent, ToolCall
 from ..e2ee.consent import Sensitivity, StoredApproval, StoredConsents, Tool
+from ..e2ee.room import EpochMarks
 from .account import Account
 from .client import Client, ClientOptions
 from .conversation import Conversation, ReceivedMessage
@@ -32,6 +33,7 @@ __all__ = [
     "Device",
     "DeviceKeys",
     "Devices",
+    "EpochMarks",
     "Event",
     "Grant",
     "Message",

@@ -6,7 +6,7 @@ Everything that is sealed or opened passes here. Reads of the server fill what i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -57,6 +57,20 @@ def _nobody() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Handled:
+    """A message that was handled, and when, in Unix milliseconds."""
+
+    at: int
+    conversation_id: str
+    sender: Principal
+    client_message_id: bytes
+
+
+def _no_store(_handled: Handled) -> None:
+    """The listener of those who keep nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionOptions:
     """The parts of a session."""
 
@@ -76,6 +90,8 @@ class SessionOptions:
     """Pins or marks have changed, which a store keeps."""
     max_age_ms: int | None = None
     """An agent's bound for the age of messages."""
+    on_handled: Callable[[Handled], None] = _no_store
+    """A message was handled, which a store keeps too."""
 
 
 @dataclass(slots=True)
@@ -155,6 +171,10 @@ class Session:
         entry.info = info
         _set_server_epoch(entry, info["epoch"], info["rotation_required"])
         members = {_principal_of(member): member for member in info.get("members") or ()}
+        is_pair = info["type"] in ("direct", "agent")
+        if is_pair and (len(members) > 2 or self.options.me not in members):
+            # Two people, or a person and an agent: nobody joins them.
+            raise E2eeError("malformed")
         visible = {who: member.get("visibility") or "all" for who, member in members.items()}
         self._tell(entry.room.members(visible), conversation_id)
         if not self.has_keys:
@@ -370,7 +390,14 @@ class Session:
         room = self._entry(message["conversation_id"]).room
         id = message.get("client_message_id")
         if id:
-            room.remember(_sender_of(message), ids.parse(id))
+            sender, name = _sender_of(message), ids.parse(id)
+            room.remember(sender, name)
+            self.options.on_handled(Handled(now_ms(), message["conversation_id"], sender, name))
+
+    def resume_handled(self, handled: Iterable[Handled]) -> None:
+        """The messages that an earlier run has handled, oldest first."""
+        for each in handled:
+            self._entry(each.conversation_id).room.remember(each.sender, each.client_message_id)
 
     def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:
         """Whether a sealed message with this id is known, such as that which ends a stream."""
@@ -409,6 +436,8 @@ class Session:
         signer = self.options.signer
         if signer is None:
             raise KeyUnavailable()
+        if entry.room.sealed():
+            self.options.on_learned()
         if isinstance(place, MessagePlace):
             _count(entry, key.epoch)
         readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NotRequired, TypedDict
 
 from . import envelope, ids, wrap
 from ._bytes import from_base64
@@ -42,12 +42,37 @@ class Refused(E2eeError):
         self.notices = list(notices)
 
 
+class StoredMarks(TypedDict):
+    """The marks of a conversation as a store keeps them; principals are hex."""
+
+    epoch: int
+    time: int
+    members: NotRequired[dict[str, Visibility]]
+
+
 @dataclass(frozen=True, slots=True)
 class EpochMarks:
     """The highest epoch and time of all newest secrets; people keep them for ever."""
 
     epoch: int = 0
     time: int = 0
+    members: Mapping[Principal, Visibility] | None = field(default=None, compare=False)
+    """The members that the last seal was for. Whoever joined since is named at the next start."""
+
+    def store(self) -> StoredMarks:
+        """For a store, as JSON."""
+        members = {who.to_bytes().hex(): how for who, how in (self.members or {}).items()}
+        marks: StoredMarks = {"epoch": self.epoch, "time": self.time}
+        return marks if self.members is None else {**marks, "members": members}
+
+    @classmethod
+    def stored(cls, marks: StoredMarks) -> EpochMarks:
+        """From a store."""
+        members = marks.get("members")
+        if members is None:
+            return cls(marks["epoch"], marks["time"])
+        kept = {Principal.from_bytes(bytes.fromhex(who)): how for who, how in members.items()}
+        return cls(marks["epoch"], marks["time"], kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +164,7 @@ class Room:
     fresh_after: int = 0
     """Secrets of before this time may not seal: somebody knows them who is to read no more."""
     _members: dict[Principal, Visibility] | None = None
+    _sealed_for: dict[Principal, Visibility] | None = None
     _held: dict[tuple[int, bytes], EpochKey] = field(default_factory=dict, repr=False)
     _newest: _Newest | None = None
     _highest_epoch: int = 0
@@ -155,12 +181,18 @@ class Room:
         """A conversation with what a store kept of it."""
         room = cls(conversation, plaintext_allowed, was_encrypted=marks.epoch > 0)
         room._highest_epoch, room._latest_time = marks.epoch, marks.time
+        room._sealed_for = room._members = dict(marks.members) if marks.members else None
         return room
 
     @property
     def marks(self) -> EpochMarks:
         """To be kept for ever."""
-        return EpochMarks(self._highest_epoch, self._latest_time)
+        return EpochMarks(self._highest_epoch, self._latest_time, self._sealed_for)
+
+    def sealed(self) -> bool:
+        """Something is sealed for the members of now. True if these are others than before."""
+        before, self._sealed_for = self._sealed_for, self._members
+        return before != self._sealed_for
 
     @property
     def newest(self) -> EpochKey | None:
@@ -239,9 +271,11 @@ class Room:
 
     def _newest_is(self, opened: Wrap, may_seal: bool) -> None:
         key = opened.key
+        # The secret of before a restart answers no change that was found after it.
+        is_resumed = self.marks == EpochMarks(key.epoch, opened.time)
+        self._changed &= is_resumed
         self._highest_epoch = max(self._highest_epoch, key.epoch)
         self._latest_time = max(self._latest_time, opened.time)
-        self._changed = False
         self._newest = _Newest(key, key.epoch, key.sid, opened.time, opened.rotator, may_seal)
 
     def _hold(self, opened: Wrap, newest: bool) -> WrapTaken:
