@@ -165,12 +165,17 @@ class Victim:
         self.heard: list[str] = []
         self.faults: list[str] = []
         self.notices: list[tuple[str, str]] = []
+        self.places: list[tuple[str, str | None]] = []
+        """The conversation of each notice."""
 
     def undecryptable(self, reason: str, event_id: str, conversation_id: str | None) -> None:
         self.faults.append(reason)
 
-    def key_changed(self, type: str, principal_id: str, key_id: str | None) -> None:
+    def key_changed(
+        self, type: str, principal_id: str, key_id: str | None, conversation_id: str | None
+    ) -> None:
         self.notices.append((type, principal_id))
+        self.places.append((type, conversation_id))
 
     @property
     def hooks(self) -> Hooks:

@@ -145,6 +145,7 @@ async def test_a_recipient_who_is_no_member_is_given_nothing_and_named(
         await group.send("for members")
     assert lie.given == [NOT_GIVEN]
     assert ("not_member", mallory) in victim.notices
+    assert ("not_member", lie.conversation_id) in victim.places
     assert (await texts(bob.client.conversation(lie.conversation_id)))[-1] == "for members"
 
 
@@ -159,6 +160,7 @@ async def test_a_member_whom_the_server_adds_is_named_before_anything_is_sealed_
         await ada.client.conversation(lie.conversation_id).send("for members")
     named = victim.notices.index(("member_added", mallory))
     assert named < victim.notices.index(("rotation", ""))
+    assert ("member_added", lie.conversation_id) in victim.places
     assert len(lie.given) == 1, "who is a member is the server's word, shown to the person"
 
 

@@ -5,15 +5,25 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from live import answer_to, running, until
+from live import answer_to, running, sign_in, until
 
-from blindpipe import Agent, ConnectionLost
+from blindpipe import (
+    Agent,
+    AgentOptions,
+    Client,
+    ClientOptions,
+    ConnectionLost,
+    DecryptError,
+    UsageError,
+)
 from blindpipe.agent import startup
 from blindpipe.e2ee import AgentKey
+from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.http import Call
 
@@ -89,3 +99,31 @@ async def test_a_key_that_another_one_has_replaced_is_not_put_back(
         await until(lambda: "another key than this agent's" in caplog.text)
     current = [key for key, is_current in await _keys(ada, options.agent_id) if is_current]
     assert current == [pair.key_id.hex()]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.com", "http://10.0.0.1:8000", "ftp://x", "x", "http://[x"]
+)
+def test_no_token_goes_in_clear_over_a_network(url: str) -> None:
+    options = AgentOptions(url=url, agent_id=new_ulid(), token="hsk_none")
+    with pytest.raises(UsageError):
+        Agent(options)
+    with pytest.raises(UsageError):
+        Client(ClientOptions(url))
+    if url == "http://10.0.0.1:8000":
+        Agent(replace(options, allow_http=True))
+        Client(ClientOptions(url, allow_http=True))
+    for here in ("http://localhost:1", "http://127.0.0.1:1/", "http://[::1]:1", "https://x"):
+        Agent(replace(options, url=here))
+
+
+async def test_the_password_that_the_server_sees_protects_no_backup(
+    cluster: DevCluster, ada: TestUser, caplog: pytest.LogCaptureFixture
+) -> None:
+    phone = await sign_in(cluster, ada, "phone")
+    with pytest.raises(DecryptError):
+        await phone.devices.create(ada.password)
+    async with aclosing(phone.events()) as events:
+        await anext(events)
+    assert "first contact with everybody" in caplog.text
+    await phone.close()

@@ -19,7 +19,9 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
     ada = await cluster.user("ada")
     changed, reasons = set[tuple[str, str | None]](), list[str]()
 
-    def key_changed(type: str, principal_id: str, key_id: str | None) -> None:
+    def key_changed(
+        type: str, principal_id: str, key_id: str | None, conversation_id: str | None
+    ) -> None:
         changed.add((type, key_id))
 
     def undecryptable(reason: str, event_id: str, conversation_id: str) -> None:
@@ -54,7 +56,7 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
         # Ada's other devices say so at every start.
         alarms: list[str | None] = []
 
-        def alarm(type: str, principal_id: str, key_id: str | None) -> None:
+        def alarm(type: str, key_id: str | None, **_told: str | None) -> None:
             if type == "own_list_key":
                 alarms.append(key_id)
 

@@ -38,7 +38,7 @@ class Hooks(TypedDict, total=False):
     undecryptable: Hook
     """`reason`, `event_id` (None for a piece of a stream), `conversation_id`."""
     key_changed: Hook
-    """`type`, `principal_id`, `key_id`."""
+    """`type`, `principal_id`, `key_id`, `conversation_id` (None if it stands in no single one)."""
     not_rotated: Hook
     """`conversation_id`, `reason`: `change` of members or keys, `age`, or `asked` for."""
     dead_letter: Hook

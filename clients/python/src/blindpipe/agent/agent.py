@@ -53,7 +53,13 @@ class Agent:
         self._hooks = HookCaller(options.hooks, options.logger)
         self._handlers = Handlers()
         self._processor = Processor(options, self._handlers, self._hooks)
-        self._http = Http(options.url, self._hooks, self._token, ssl_context=options.ssl_context)
+        self._http = Http(
+            options.url,
+            self._hooks,
+            self._token,
+            ssl_context=options.ssl_context,
+            allow_http=options.allow_http,
+        )
         self._starting: asyncio.Task[Running] | None = None
         self._stopping: asyncio.Event | None = None
         self._is_stopped = False

@@ -51,6 +51,8 @@ class AgentOptions:
     logger: logging.Logger = logging.getLogger("blindpipe")
     ssl_context: ssl.SSLContext | None = None
     """For a private authority; without it, `SSL_CERT_FILE` may name one."""
+    allow_http: bool = False
+    """Takes an `http://` address of another machine, to which the token goes in clear."""
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> AgentOptions:

@@ -58,6 +58,7 @@ async def start(
             type=notice.kind.name.lower(),
             principal_id=ids.principal_id(notice.about),
             key_id=notice.key.hex() if notice.key else None,
+            conversation_id=conversation_id,
         )
 
     max_age = options.max_age

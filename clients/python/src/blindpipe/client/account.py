@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import os
 import ssl
 import time
+import unicodedata
 from typing import Any, Final, cast
 
 from ..core.types import JsonObject, SignedIn
@@ -21,8 +24,19 @@ _COOKIE = "refresh_token"
 class Account:
     """The person who is signed in, and the calls in that person's name."""
 
-    def __init__(self, url: str, hooks: HookCaller, ssl_context: ssl.SSLContext | None) -> None:
-        self.http = Http(url, hooks, self.token, self.renew, ssl_context)
+    def __init__(
+        self,
+        url: str,
+        hooks: HookCaller,
+        ssl_context: ssl.SSLContext | None,
+        *,
+        allow_http: bool = False,
+    ) -> None:
+        self.http = Http(
+            url, hooks, self.token, self.renew, ssl_context, allow_http=allow_http
+        )
+        self._salt = os.urandom(16)
+        self._password: bytes | None = None
         self._access_token: str | None = None
         self._expires_at = 0.0
         self._refresh_token: str | None = None
@@ -55,8 +69,18 @@ class Account:
     async def sign_in(self, path: str, body: JsonObject) -> None:
         """Any of the sign-ins: they all answer alike."""
         signed_in = cast(SignedIn, await self._auth(path, body))
+        password = body.get("account_password")
+        if isinstance(password, str):
+            self._password = self._named(password)
         self._signed_in = signed_in
         self._take(signed_in["access_token"], signed_in["expires_in_seconds"])
+
+    def _named(self, password: str) -> bytes:
+        return hmac.digest(self._salt, unicodedata.normalize("NFKC", password).encode(), "sha256")
+
+    def is_password(self, text: str) -> bool:
+        """Whether the sign-in was with this password, which the server has seen."""
+        return self._password is not None and hmac.compare_digest(self._named(text), self._password)
 
     async def _auth(self, path: str, body: JsonObject | None = None) -> Any:
         """A call of `/auth/`, which carries and renews the refresh token's cookie."""

@@ -60,6 +60,8 @@ class ClientOptions:
     hooks: Hooks | None = None
     logger: logging.Logger = logging.getLogger("blindpipe")
     ssl_context: ssl.SSLContext | None = None
+    allow_http: bool = False
+    """Takes an `http://` address of another machine, to which the token goes in clear."""
 
 
 class Client:
@@ -72,7 +74,9 @@ class Client:
         self._trust: Trust | None = None
         self._session: Session | None = None
         self._parts: ConversationParts | None = None
-        self.account = Account(options.url, self._hooks, options.ssl_context)
+        self.account = Account(
+            options.url, self._hooks, options.ssl_context, allow_http=options.allow_http
+        )
         self.devices = Devices(
             self.account, self._hold_keys, self._rotate_recent, self._consents
         )
@@ -185,7 +189,8 @@ class Client:
 
     def _on_not_given(self, conversation_id: str, who: NotGiven) -> None:
         kind, id = who.because.name.lower(), ids.principal_id(who.principal)
-        self._hooks.call("key_changed", type=kind, principal_id=id, key_id=None)
+        told = {"principal_id": id, "key_id": None, "conversation_id": conversation_id}
+        self._hooks.call("key_changed", type=kind, **told)
         self._options.logger.warning("a member of %s was given nothing", conversation_id)
 
     def _on_not_rotated(self, conversation_id: str, due: Due | None) -> None:
@@ -215,6 +220,7 @@ class Client:
             type=notice.kind.name.lower(),
             principal_id=ids.principal_id(notice.about),
             key_id=notice.key.hex() if notice.key else None,
+            conversation_id=conversation_id,
         )
 
     async def _rotate_recent(self) -> None:
@@ -319,6 +325,14 @@ class Client:
         revoked: Grant = await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
         await self._consents.revoked(revoked)
 
+    def _warn_without_store(self) -> None:
+        if self._options.pins is None:
+            text = "no pins are given: this start is a first contact with everybody"
+            self._options.logger.warning(text)
+        if self._options.tools and self._options.consents is None:
+            text = "no store of consents: what was executed is known until the end of the program"
+            self._options.logger.warning(text)
+
     async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """Events, over a socket that reconnects.
 
@@ -332,6 +346,7 @@ class Client:
             holders=self.devices.online,
         )
         reader = EventReader(lambda: self.session, self._hooks, self._consents, self._with_keys)
+        self._warn_without_store()
         await self._check_own_list()
         async with aclosing(feed.frames()) as frames:
             async for frame in frames:

@@ -84,8 +84,11 @@ class Devices:
     ) -> DeviceKeys:
         """Makes keys for this device and backs them up.
 
-        `account_password` is refused as protection: the server sees that one.
+        The account's password is refused as protection, since the server sees that one. Without a
+        sign-in by it in this run, `account_password` tells it.
         """
+        if account_password is None and self._account.is_password(protection_password):
+            account_password = protection_password
         backups.check_password(protection_password, account_password)
         return await self._set_up(protection_password, (), None)
 

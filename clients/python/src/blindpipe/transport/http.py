@@ -9,7 +9,9 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -73,8 +75,10 @@ class Http:
         token: Callable[[], Awaitable[str | None]],
         renew: Callable[[], Awaitable[bool]] | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        *,
+        allow_http: bool = False,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = checked_url(url, allow_http)
         self._hooks = hooks
         self._token = token
         self._renew = renew
@@ -190,6 +194,32 @@ class Http:
         wait_ms = max(hinted, full_jitter(state.count - 1, FIRST_RETRY_MS, MAX_RETRY_MS))
         self._hooks.call("retry", attempt=state.count, wait_ms=round(wait_ms), route=lane)
         await asyncio.sleep(wait_ms / 1000)
+
+
+def checked_url(url: str, allow_http: bool) -> str:
+    """The address without a slash at its end.
+
+    Raises `UsageError` for one to which tokens would go in clear over a network.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        raise UsageError("the address of the service is no URL") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError("the address of the service begins with https://")
+    if parts.scheme == "http" and not allow_http and not _is_loopback(host):
+        raise UsageError("http:// is for this machine only; allow_http sends tokens in clear")
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(slots=True)
