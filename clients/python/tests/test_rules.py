@@ -100,6 +100,45 @@ async def test_an_id_of_another_message_is_no_success(cluster: DevCluster, ada: 
     assert await texts(conversation) == ["?", "clear"]
 
 
+async def test_an_earlier_answer_is_found_behind_however_many_messages(
+    cluster: DevCluster, ada: TestUser, bob: TestUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpipe.agent.outbox.HISTORY_PAGE_MESSAGES", 1)
+    monkeypatch.setattr("blindpipe.agent.outbox.MAX_HISTORY_PAGES", 2)
+    options = await cluster.agent("popular", ada.client)
+    agent, answered = Agent(replace(options, retry_delays=(0.001,))), dict[str, list[bool]]()
+    said = asyncio.Event()
+
+    async def answer(ctx: Context) -> None:
+        name = ctx.event["event"]
+        answered.setdefault(name, []).append(await ctx.answered())
+        await said.wait()
+        await ctx.reply(name)
+        if len(answered[name]) == 1:
+            raise LookupError
+
+    @agent.on("message")
+    async def first(ctx: Context) -> None:
+        if ctx.text == "?":
+            await answer(ctx)
+
+    @agent.on("member.added")
+    async def joined(ctx: Context) -> None:
+        await answer(ctx)
+
+    async with running(agent):
+        await ada.client.open_agent(options.agent_id)
+        group = await ada.client.open_group([bob.client.user_id])
+        await group.add_agent(options.agent_id, "all")
+        await group.send("?")
+        await until(lambda: answered)
+        for number in range(5):
+            await group.send(str(number))
+        said.set()
+        await until(lambda: len(answered.get("message.created", ())) == 2)
+    assert all(each == [False, True] for each in answered.values())
+
+
 @pytest.mark.parametrize("transport", ["socket", "poll"])
 async def test_a_redelivered_event_says_so_and_the_history_knows_the_answer(
     cluster: DevCluster, ada: TestUser, transport: str

@@ -247,5 +247,6 @@ class Context:
     async def answered(self) -> bool:
         """Whether a first reply is in the history already: for handlers that cost money."""
         id = ids.ulid(self._origin.reply(ids.parse(self._parts.agent_id), "0"))
-        found = await self._parts.outbox.find(self.conversation, id, self._answered)
+        since = milliseconds(self.event["created_at"])
+        found = await self._parts.outbox.find(self.conversation, id, self._answered, since)
         return found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import Final
 from ..api_errors import IdempotencyConflict
 from ..core.opened import OpenedMessage
 from ..core.session import Session
-from ..core.types import JsonObject, Message, Sent, is_sealed
+from ..core.types import JsonObject, Message, Sent, is_sealed, milliseconds
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
 from ..errors import IdConflict, KeyUnavailable
@@ -21,6 +22,9 @@ SAFE_REPEAT_MS: Final = 20 * 3_600_000
 """The server remembers ids for 24 hours; this leaves room for clocks and queues."""
 HISTORY_PAGE_MESSAGES: Final = 100
 MAX_HISTORY_PAGES: Final = 20
+"""A question is looked for in so many pages."""
+CLOCK_MARGIN_MS: Final = 5 * 60_000
+"""A reply to an event is not older than the event, but for this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +101,7 @@ class Outbox:
         """Sends, unless an earlier run did."""
         if self.is_old(draft):
             # The server has forgotten the id, so the history must say.
-            earlier = await self.find(
-                draft.conversation_id, draft.client_message_id, draft.answered
-            )
+            earlier = await self._find_draft(draft)
             if earlier is not None:
                 return earlier
         return await self.send_payload(draft, await self.payload(draft))
@@ -137,19 +139,29 @@ class Outbox:
             if await self._is_own(message):
                 return _sent_of(message)
         else:
-            found = await self.find(draft.conversation_id, draft.client_message_id, draft.answered)
+            found = await self._find_draft(draft)
             if found is not None:
                 return found
         raise IdConflict()
 
+    async def _find_draft(self, draft: Draft) -> Sent | None:
+        id, answered = draft.client_message_id, draft.answered
+        return await self.find(draft.conversation_id, id, answered, draft.caused_at)
+
     async def find(
-        self, conversation_id: str, client_message_id: str, answered: Answered | None
+        self, conversation_id: str, client_message_id: str, answered: Answered | None, since: int
     ) -> Sent | None:
-        """The agent's message with this id, after the message that it answers."""
+        """The agent's message with this id, after the message that it answers, or after `since`.
+
+        The search ends where the message cannot be, and nowhere before: else it were sent twice.
+        """
         wanted = ids.parse(client_message_id)
         after = answered.message["message_id"] if answered else None
         direction = "forward" if after else "backward"
-        async for message in self._history(conversation_id, direction, after):
+        async for message in self._history(conversation_id, direction, after, None):
+            is_before = milliseconds(message["created_at"]) < since - CLOCK_MARGIN_MS
+            if after is None and is_before:
+                return None
             id = message.get("client_message_id")
             if id and ids.parse(id) == wanted and await self._is_own(message):
                 return _sent_of(message)
@@ -160,15 +172,17 @@ class Outbox:
     ) -> OpenedMessage | None:
         """The agent's own question, opened; None if the history does not have it."""
         wanted = ids.parse(message_id)
-        async for message in self._history(conversation_id, "backward", before):
+        async for message in self._history(
+            conversation_id, "backward", before, MAX_HISTORY_PAGES
+        ):
             if ids.parse(message["message_id"]) == wanted:
                 return await self._open_own(message)
         return None
 
     async def _history(
-        self, conversation_id: str, direction: str, cursor: str | None
+        self, conversation_id: str, direction: str, cursor: str | None, pages: int | None
     ) -> AsyncIterator[Message]:
-        for _ in range(MAX_HISTORY_PAGES):
+        for _ in itertools.count() if pages is None else range(pages):
             query = {"direction": direction, "cursor": cursor, "limit": HISTORY_PAGE_MESSAGES}
             answer = await self._http.call(Call("GET", self._path(conversation_id), query))
             for message in answer.data:

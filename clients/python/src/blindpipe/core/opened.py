@@ -22,6 +22,7 @@ class Sender:
     type: Kind
     id: str
     device_id: str | None
+    """By the server's word: no signature covers it."""
     authentic: bool
     """An accepted key has signed it."""
     pinned: bool
