@@ -122,16 +122,16 @@ def test_envelopes() -> None:
         assert at.context() == hexed(case, "ctx")
         readers = [bytes.fromhex(id) for id in case["readers"]]
         text = case["content"].encode()
-        sealed = envelope.seal(
+        sealed = envelope._seal_with(
+            hexed(case, "salt"),
             _lane(made) if case["lane_agent"] else full,
             sender,
             keys,
             at,
             case["time"],
             text,
-            readers=readers,
-            view=hexed(case, "view"),
-            salt=hexed(case, "salt"),
+            readers,
+            hexed(case, "view"),
         )
         assert sealed == hexed(case, "envelope"), case["name"]
         assert envelope.fingerprint(sealed) == hexed(case, "fingerprint")
@@ -219,7 +219,7 @@ def test_files() -> None:
         length = case["length"]
         text = (case["pattern"] * length)[:length].encode()
         key = secret(case, "key")
-        sealed = file.seal(text, key=key, salt=hexed(case, "salt"))
+        sealed = file._seal_with(text, key, hexed(case, "salt"))
         assert len(sealed.data) == case["file_length"]
         assert sealed.sha256 == hexed(case, "sha256")
         if case["file"]:
@@ -230,7 +230,7 @@ def test_files() -> None:
         if "file" in case:
             data = hexed(case, "file")
         else:
-            whole = file.seal(b"z" * case["of_length"], key=key, salt=bytes([5]) * 16).data
+            whole = file._seal_with(b"z" * case["of_length"], key, bytes([5]) * 16).data
             data = whole[: case["cut"]] + hexed(case, "end")
         with refused(case["reason"]):
             file.open(data, key, hexed(case, "sha256"))
@@ -267,10 +267,10 @@ def test_backups() -> None:
     earlier = [(hexed(held, "key_id"), secret(held, "x25519_private")) for held in case["earlier"]]
     user, device_id = hexed(case, "user"), case["device_id"]
     nonces = (hexed(case, "nonce_a"), hexed(case, "nonce_b"))
-    made = backup.seal(key, user, device_id, device, earlier, nonces=nonces)
+    owner = backup.BackupOwner(user, device_id, device.public)
+    made = backup._seal_with(nonces, key, owner, device, earlier)
     assert made.backup_a == hexed(case, "backup_a")
     assert made.backup_b == hexed(case, "backup_b")
-    owner = backup.BackupOwner(user, device_id, device.public)
     restored = backup.open(key, owner, made)
     assert restored.keys.key_id == device.key_id
     assert list(restored.earlier) == earlier

@@ -92,12 +92,20 @@ def seal(
     device_id: str,
     keys: PrivateKeys,
     earlier: _Held = (),
-    *,
-    nonces: tuple[bytes, bytes] | None = None,
 ) -> Backup:
     """Encrypts a device's keys, and the earlier X25519 keys that it holds."""
-    owner = BackupOwner(user, device_id, keys.public)
-    nonces = nonces or (os.urandom(12), os.urandom(12))
+    nonces = (os.urandom(12), os.urandom(12))
+    return _seal_with(nonces, key, BackupOwner(user, device_id, keys.public), keys, earlier)
+
+
+def _seal_with(
+    nonces: tuple[bytes, bytes],
+    key: BackupKey,
+    owner: BackupOwner,
+    keys: PrivateKeys,
+    earlier: _Held,
+) -> Backup:
+    """For vectors: a nonce that is used twice gives the keys away."""
     held = [(keys.key_id, keys.x25519), *earlier]
     signing = [(keys.key_id, keys.ed25519_seed)]
     return Backup(

@@ -218,16 +218,27 @@ def seal(
     *,
     readers: Sequence[bytes] = (),
     view: bytes = NO_VIEW,
-    salt: bytes | None = None,
 ) -> bytes:
-    """Seals a content. `readers` are the `addressed` agents that may read it too.
+    """Seals a content. `readers` are the `addressed` agents that may read it too."""
+    salt = os.urandom(16)
+    return _seal_with(salt, key, sender, sender_keys, place, time, content, readers, view)
 
-    A `salt` is for test vectors: used twice it gives the content away.
-    """
+
+def _seal_with(
+    salt: bytes,
+    key: EpochKey,
+    sender: Principal,
+    sender_keys: PrivateKeys,
+    place: Place,
+    time: int,
+    content: bytes,
+    readers: Sequence[bytes],
+    view: bytes,
+) -> bytes:
+    """For vectors: a salt that is used twice gives the contents away."""
     if not _may_write(place, sender):
         raise E2eeError("unknown_kind")
     parse(content)
-    salt = os.urandom(16) if salt is None else salt
     lane, lane_secret = _writer_lane(key, sender, readers)
     message = _message_key(lane_secret, salt)
     content_key, nonce, commitment = _content_keys(message)

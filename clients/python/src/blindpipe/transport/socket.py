@@ -268,7 +268,8 @@ class Socket:
         """False for a frame of another shape: what it was to say comes with another connection."""
         try:
             self._take(json.loads(text), len(text))
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self._options.hooks.warn(f"a frame was of another shape: {type(error).__name__}")
             return False
         return True
 
