@@ -54,6 +54,11 @@ impl ReorderBuffer {
         self.held.len() < MAX_MAILBOX_FRAMES && Instant::now() < until
     }
 
+    /// Keeps the gap for `wait`, after which the inbox is read again.
+    pub fn read_again_in(&mut self, wait: Duration) {
+        self.until = Some(Instant::now() + wait);
+    }
+
     /// Forgets the gap: nothing is missing, or the inbox is being read.
     pub fn clear(&mut self) {
         *self = ReorderBuffer::default();

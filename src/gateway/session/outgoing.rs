@@ -21,6 +21,9 @@ use crate::{
     metrics,
 };
 
+/// The shortest and the longest pause after a page that could not be read.
+const MIN_READ_RETRY: Duration = Duration::from_secs(1);
+const MAX_READ_RETRY: Duration = Duration::from_secs(5);
 /// The longest time for which a drain answers a socket's sends.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -192,8 +195,11 @@ impl Session<'_> {
             {
                 Ok(page) => page,
                 Err(error) => {
-                    // The next sweep that reaches Postgres finds this session behind.
-                    error.log_in("inbox.read", "the sweep wakes the session again");
+                    error.log_in("inbox.read", "the page is read again in some seconds");
+                    // Spread, because all sessions of a node may have failed together.
+                    let spread = MAX_READ_RETRY - MIN_READ_RETRY;
+                    let wait = MIN_READ_RETRY + spread.mul_f64(self.gateway.random.fraction());
+                    self.reorder_buffer.read_again_in(wait);
                     return Ok(());
                 }
             };

@@ -430,3 +430,33 @@ async fn a_drain_answers_the_sends_that_wait_before_it_says_reconnect() {
     let stored = alice.get(path).await.expect(200);
     assert_eq!(stored.data().as_array().map(Vec::len), Some(answered));
 }
+
+/// The event's body is too large for a hint, so the node reads the inbox, and Postgres does not
+/// answer. Nothing else wakes the socket for a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_could_not_be_read_is_read_again_within_seconds() {
+    let [a, b] = nodes_with(&[("DATABASE_TIMEOUT_MS", "1000")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = agent.on(&b).connect().await;
+    while socket.next().await.expect("a frame")["type"] != "caught_up" {}
+    let mut client = connect(&a.world.database).await;
+    let lock = client.transaction().await.expect("begun");
+    lock.batch_execute("lock table event in access exclusive mode")
+        .await
+        .expect("locked");
+    let large = "x".repeat(200_000);
+    alice.say(&conversation, &large).await.expect(201);
+    // Real time: longer than a statement waits for a lock.
+    tokio::time::sleep(Duration::from_millis(1_800)).await;
+    lock.rollback().await.expect("released");
+    let since = Instant::now();
+    let event = socket.event("message.created").await;
+    assert_eq!(event["data"]["seq"], 1);
+    assert!(
+        since.elapsed() < Duration::from_secs(12),
+        "{:?}",
+        since.elapsed()
+    );
+}
