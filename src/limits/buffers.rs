@@ -136,6 +136,17 @@ impl BytePermit {
         Ok(())
     }
 
+    /// A permit of its own for some of these bytes; at most for all.
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        BytePermit {
+            budget: self.budget.clone(),
+            owner: self.owner,
+            bytes,
+        }
+    }
+
     /// The bytes that it holds.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -11,6 +11,7 @@ use crate::{
         dispatcher::{Dispatcher, Parts, Settings},
         signature::{Brand, Signer},
     },
+    limits::buffers::ByteBudget,
     node::{Failure, Stores},
     objects::Objects,
 };
@@ -52,6 +53,7 @@ pub(super) async fn start(
     writers: &Writers,
     webhooks: &Webhooks,
     objects: &Objects,
+    buffers: ByteBudget,
 ) -> Result<(), Failure> {
     let Base { config, tasks, .. } = base;
     webhooks::rotate_log(&stores.jobs_db)
@@ -68,6 +70,7 @@ pub(super) async fn start(
             db: db.clone(),
             work: writers.work.over(stores.jobs_db.clone()),
             backplane: backplane.clone(),
+            buffers,
             slots: slots.clone(),
             client: webhooks.client.clone(),
             objects: objects.clone(),

@@ -78,13 +78,13 @@ pub(super) async fn assemble(
     .map(|(name, pool)| (name, pool.clone()));
     let core = Core::start(base, id, &stores, overrides.clone()).await?;
     let writers = Writers::start(base, &stores, &core);
-    let gateway = gateway(base, &stores, &core, &writers, buffers);
+    let gateway = gateway(base, &stores, &core, &writers, buffers.clone());
     let objects = objects(base, &stores.db)?;
     let tokens = &core.credentials.access_tokens;
     let accounts = callers::accounts(base, &writers.work, tokens, &stores.redis)?;
     let agents = agents(base, &core, &writers);
     let webhooks = deliveries::webhooks(base, &writers)?;
-    deliveries::start(base, &stores, &core, &writers, &webhooks, &objects).await?;
+    deliveries::start(base, &stores, &core, &writers, &webhooks, &objects, buffers).await?;
     start_jobs(base, &stores, overrides, &accounts, &objects, &webhooks)?;
     Ok(App::from(Handles {
         clock,

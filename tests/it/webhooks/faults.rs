@@ -10,8 +10,8 @@ use super::{
     until_unreachable,
 };
 use crate::support::{
-    Call, ProcessNode, Receiver, Reply, connect, crowd, nodes, nodes_with, private_redis, psql,
-    services,
+    Agent, Call, ProcessNode, Receiver, Reply, TestNode, User, connect, crowd, nodes, nodes_with,
+    private_redis, psql, services,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,18 +144,22 @@ async fn a_turn_outlives_a_failure_of_postgres() {
     let [a] = nodes_with(&[BUSY, ("DATABASE_TIMEOUT_MS", "1000")]).await;
     let (alice, agent, receiver, conversation) = talking(&a).await;
     until_caught_up(&alice, &agent).await;
-    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(4)));
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(7)));
     alice.say(&conversation, "one").await.expect(201);
     receiver.receives(3).await;
     let mut client = connect(&a.world.database).await;
     let lock = client.transaction().await.expect("begun");
-    let held = "select 1 from webhook_turn for update";
+    let held = "lock table webhook_delivery in access exclusive mode";
     lock.batch_execute(held).await.expect("locked");
-    alice.say(&conversation, "two").await.expect(201);
-    // Real time: longer than a statement waits for a lock.
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    // As a replay does that is asked for by hand; the worker looks every two seconds.
+    let replay = "update webhook_turn set is_woken = true, has_replays = true";
+    psql(&a.world.database, replay).await;
+    // Real time: until the worker has looked and has waited for the lock.
+    tokio::time::sleep(Duration::from_secs(4)).await;
     lock.rollback().await.expect("released");
+    receiver.behave(|_| Reply::status(200));
     let since = Instant::now();
+    alice.say(&conversation, "two").await.expect(201);
     receiver.receives(4).await;
     until_caught_up(&alice, &agent).await;
     assert!(
@@ -165,6 +169,39 @@ async fn a_turn_outlives_a_failure_of_postgres() {
     let calls = receiver.messages();
     let texts: Vec<&str> = calls.iter().map(Call::text).collect();
     assert_eq!(texts, ["one", "two"]);
+}
+
+/// Large events of many agents whose receivers hold their answers. A node keeps a few megabytes of
+/// each, and all of them within its budget.
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_hold_a_bounded_part_of_a_backlog() {
+    let [a] = nodes_with(&[BUSY, ("WEBHOOK_WORKER", "false")]).await;
+    let (alice, agent, receiver, conversation) = talking_without_a_worker(&a).await;
+    let text = "x".repeat(900_000);
+    for _ in 0..30 {
+        alice.say(&conversation, &text).await.expect(201);
+    }
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(2)));
+    let worker = ProcessNode::start_worker(&a, &[]).await;
+    receiver.receives(1).await;
+    let since = Instant::now();
+    let mut most = 0.0_f64;
+    while since.elapsed() < Duration::from_secs(5) {
+        most = most.max(worker.metric("buffer_bytes", "").await);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(most > 500_000.0, "nothing was counted: {most}");
+    assert!(most <= 5_000_000.0, "{most} bytes");
+    receiver.answer(200);
+    until_caught_up(&alice, &agent).await;
+    assert_eq!(receiver.messages().len(), 30);
+}
+
+/// An agent with a webhook that nobody calls yet, its owner and their conversation.
+async fn talking_without_a_worker(node: &TestNode) -> (User, Agent, Receiver, String) {
+    let (alice, agent, receiver) = registered(node).await;
+    let conversation = alice.talk_to(&agent).await;
+    (alice, agent, receiver, conversation)
 }
 
 /// An outage leaves more entries than a piece of the sweep reads. It goes through all of them.

@@ -1,13 +1,20 @@
 //! The events that a turn has read and not finished, in lanes. The events of a lane are delivered
 //! one after another, those of different lanes side by side.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use chrono::{DateTime, Utc};
 
 use crate::{
     events::EncodedEvent,
     ids::{ConversationId, DeliveryId},
+    limits::buffers::BytePermit,
     telemetry::trace::TraceContext,
 };
 
@@ -32,8 +39,30 @@ pub struct Logged {
     pub is_replay: bool,
 }
 
+/// The bytes that an event holds, of its turn's and of the node's.
+pub struct HeldBytes {
+    turn: Arc<AtomicUsize>,
+    permit: BytePermit,
+}
+
+impl HeldBytes {
+    /// Counts the permit's bytes for a turn.
+    pub fn new(turn: &Arc<AtomicUsize>, permit: BytePermit) -> Self {
+        turn.fetch_add(permit.bytes(), Ordering::Relaxed);
+        HeldBytes {
+            turn: turn.clone(),
+            permit,
+        }
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.turn.fetch_sub(self.permit.bytes(), Ordering::Relaxed);
+    }
+}
+
 /// An event to deliver.
-#[derive(Clone, Debug)]
 pub struct Item {
     /// The event's number in the inbox.
     pub seq: i64,
@@ -44,6 +73,9 @@ pub struct Item {
     pub not_before: Option<DateTime<Utc>>,
     /// The trace that the event is part of.
     pub trace: Option<TraceContext>,
+    /// None for a replay, which is a single event.
+    #[expect(dead_code, reason = "held, not read")]
+    pub bytes: Option<HeldBytes>,
 }
 
 impl Item {
@@ -176,6 +208,7 @@ mod tests {
             logged: None,
             not_before: None,
             trace: None,
+            bytes: None,
         }
     }
 

@@ -5,7 +5,11 @@
 
 mod reading;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -37,6 +41,8 @@ const PARKED_SECONDS: f64 = 2.0;
 const MAX_FAILURES: u32 = 5;
 /// Pause between these tries.
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Wait after a turn that the node had no room for.
+const NO_ROOM_SECONDS: f64 = 1.0;
 /// Wait after a turn that Postgres has ended.
 const LOST_SECONDS: f64 = 1.0;
 /// Wait for a free slot, or for a node that makes too many calls.
@@ -55,6 +61,8 @@ pub struct Turn {
     has_unloaded: bool,
     /// The traces of events that may not be read yet.
     pub(super) traces: Traces,
+    /// The bytes of the events that it holds.
+    held: Arc<AtomicUsize>,
     /// Everything up to this number was read.
     read_to: i64,
     /// The inbox may have more.
@@ -73,6 +81,8 @@ enum Stop {
     Online,
     /// Other agents wait, or the node ends.
     Yield,
+    /// The node holds as many bytes as it may.
+    NoRoom,
     /// The turn is lost.
     Lost,
 }
@@ -111,6 +121,7 @@ impl Turn {
             logged: HashMap::new(),
             has_unloaded: claim.has_open,
             traces: claim.traces.clone(),
+            held: Arc::default(),
             read_to,
             has_more: true,
             paused_until: None,
@@ -308,6 +319,13 @@ impl Turn {
             },
             Some(Stop::Yield) => Release {
                 due_in: Some(0.0),
+                is_parked: false,
+                is_forced: true,
+                has_open,
+                read_to: None,
+            },
+            Some(Stop::NoRoom) => Release {
+                due_in: Some(NO_ROOM_SECONDS),
                 is_parked: false,
                 is_forced: true,
                 has_open,

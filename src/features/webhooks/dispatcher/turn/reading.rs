@@ -1,6 +1,8 @@
 //! The reading of a turn: the inbox from the agent's cursor, and the deliveries that an earlier
 //! turn has left open.
 
+use std::sync::atomic::Ordering;
+
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{
@@ -11,7 +13,8 @@ use super::{
             rules::MAX_ATTEMPTS,
             store::deliveries::{self, DeliveryRow},
         },
-        lanes::{Item, Lane, Logged},
+        Shared,
+        lanes::{HeldBytes, Item, Lane, Logged},
         settle,
     },
     Stop, Turn,
@@ -19,11 +22,18 @@ use super::{
 use crate::{
     error::Result,
     events,
-    limits::quotas::{MAX_MESSAGE_BYTES, MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
+    limits::{
+        buffers::Owner,
+        quotas::{MAX_MESSAGE_BYTES, MAX_PAGE_EVENTS, MB},
+    },
 };
 
 /// Events that wait in a turn; no more are read meanwhile.
 const MAX_WAITING_EVENTS: usize = 100;
+/// Bytes of events that a turn holds. It reads on while another page fits.
+const MAX_TURN_BYTES: usize = 4 * MB;
+/// Bytes of a page of the inbox.
+const TURN_PAGE_BYTES: usize = 3 * MB;
 /// How far a turn reads beyond the agent's cursor. A conversation whose receiver fails holds up the
 /// others after this many events.
 const MAX_EVENTS_AHEAD: i64 = 512;
@@ -57,12 +67,18 @@ impl Turn {
         if let Some(entry) = page.into_iter().find(|entry| entry.seq == seq) {
             let lane = Lane::Replay(row.id);
             self.lanes
-                .push(lane, self.item(seq, entry.encoded, Some(row)));
+                .push(lane, self.item(seq, entry.encoded, Some(row), None));
         }
         Ok(())
     }
 
-    fn item(&self, seq: i64, encoded: events::EncodedEvent, row: Option<DeliveryRow>) -> Item {
+    fn item(
+        &self,
+        seq: i64,
+        encoded: events::EncodedEvent,
+        row: Option<DeliveryRow>,
+        bytes: Option<HeldBytes>,
+    ) -> Item {
         let not_before = row.as_ref().and_then(|row| {
             let wait = row.wait_seconds?;
             let wait = TimeDelta::try_milliseconds((wait * 1000.0) as i64)?;
@@ -74,32 +90,49 @@ impl Turn {
             logged: row.map(|row| logged(&row, self.now())),
             not_before,
             trace: self.traces.get(&seq).copied(),
+            bytes,
         }
     }
 
-    /// Reads on, while there is room.
+    /// Reads on, while there is room in the turn and in the node. Without room in the node, a turn
+    /// that holds nothing ends and lets others go on.
     pub(super) async fn read(&mut self) -> Result<()> {
         while self.has_more && self.stop.is_none() {
             let acked = self.standing.lock().window.acked();
             self.read_to = self.read_to.max(acked);
             let room = (acked + MAX_EVENTS_AHEAD - self.read_to).min(MAX_PAGE_EVENTS);
-            if self.lanes.waiting() >= MAX_WAITING_EVENTS || room <= 0 {
+            let held = self.held.load(Ordering::Relaxed);
+            if self.lanes.waiting() >= MAX_WAITING_EVENTS
+                || room <= 0
+                || held + TURN_PAGE_BYTES > MAX_TURN_BYTES
+            {
                 return Ok(());
             }
-            let inbox = &self.context.shared.inbox;
-            let page = inbox.read(self.context.agent.0, self.read_to, room).await?;
+            let Shared { inbox, buffers, .. } = &*self.context.shared;
+            let agent = self.context.agent.0;
+            let page = inbox
+                .read_page(agent, self.read_to, room, TURN_PAGE_BYTES as i64)
+                .await?;
             let bytes: usize = page.iter().map(|entry| entry.encoded.len()).sum();
+            let Ok(mut permit) = buffers.take(Owner::Principal(agent), bytes) else {
+                if self.lanes.waiting() == 0 && self.calls.is_empty() {
+                    self.stop = Some(Stop::NoRoom);
+                }
+                return Ok(());
+            };
             // A page ends early only if it would grow too large.
-            let is_full = bytes + 2 * MAX_MESSAGE_BYTES >= MAX_PAGE_BYTES.unsigned_abs() as usize;
+            let is_full = bytes + 2 * MAX_MESSAGE_BYTES >= TURN_PAGE_BYTES;
             self.has_more = page.len() as i64 == room || is_full;
             for entry in page {
-                self.add(entry.seq, entry.encoded);
+                let own = permit.split(entry.encoded.len());
+                let own = HeldBytes::new(&self.held, own);
+                self.add(entry.seq, entry.encoded, own);
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, seq: i64, encoded: events::EncodedEvent) {
+    fn add(&mut self, seq: i64, encoded: events::EncodedEvent, bytes: HeldBytes) {
         {
             let mut standing = self.standing.lock();
             // Numbers without an entry have expired.
@@ -111,7 +144,8 @@ impl Turn {
         }
         let lane = events::conversation_of(&encoded).map_or(Lane::Others, Lane::Conversation);
         let row = self.logged.remove(&seq);
-        self.lanes.push(lane, self.item(seq, encoded, row));
+        self.lanes
+            .push(lane, self.item(seq, encoded, row, Some(bytes)));
     }
 
     /// Loads deliveries that were asked for by hand during the turn, and hastens open ones.
