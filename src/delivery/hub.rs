@@ -113,10 +113,14 @@ impl Hub {
         let subscription = Arc::new(subscription);
         let mut subscriptions = self.subscriptions();
         let by_credential = &mut subscriptions.by_credential;
-        let row = by_credential.entry(subscription.credential).or_default();
+        let row = by_credential
+            .entry(subscription.credential)
+            .or_insert_with(|| Vec::with_capacity(1));
         row.push(subscription.clone());
         let by_principal = &mut subscriptions.by_principal;
-        let row = by_principal.entry(subscription.principal).or_default();
+        let row = by_principal
+            .entry(subscription.principal)
+            .or_insert_with(|| Vec::with_capacity(1));
         row.push(subscription.clone());
         if row.len() == 1 {
             self.announce(subscription.principal);

@@ -55,9 +55,10 @@ pub async fn run(
             // A client that acks, closes and reconnects elsewhere gets nothing twice. A revoked
             // credential is closed without a wait.
             if why != SessionEnd::Close(Close::Revoked) {
-                let last = async {
+                // A future is as large as its largest moment, and this is a socket's last second.
+                let last = Box::pin(async {
                     tokio::join!(session.finish_notices(), gateway.acks.flush(&gateway.db))
-                };
+                });
                 tokio::time::timeout(LAST_WORD_TIMEOUT, last).await.ok();
             }
             why
@@ -261,8 +262,8 @@ impl<'a> Session<'a> {
                 incoming = socket.receive(), if self.is_reading() => {
                     Box::pin(self.handle_incoming(incoming, socket)).await
                 }
-                () = self.subscription.notified() => self.deliver(socket).await,
-                () = self.reorder_buffer.overdue() => self.deliver(socket).await,
+                () = self.subscription.notified() => Box::pin(self.deliver(socket)).await,
+                () = self.reorder_buffer.overdue() => Box::pin(self.deliver(socket)).await,
                 answered = self.sends.answered() => answer(socket, &answered),
                 refused = self.notices.next_finished() => {
                     Self::tell_refused(refused, socket);
@@ -276,7 +277,7 @@ impl<'a> Session<'a> {
             };
             let outcome = match outcome {
                 // A revocation takes effect in the middle of every write.
-                Ok(()) if socket.has_queue() => self.flush(socket).await,
+                Ok(()) if socket.has_queue() => Box::pin(self.flush(socket)).await,
                 outcome => outcome,
             };
             if let Err(why) = outcome {
@@ -355,5 +356,25 @@ impl<'a> Session<'a> {
             socket.feed_ping();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<'a, F>(
+        _: impl FnOnce(&'a Gateway, &'a mut Socket, UnauthenticatedConnection) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// An idle socket costs little more than these two, and a node has tens of thousands.
+    #[test]
+    fn an_idle_socket_is_small() {
+        let future = size_of_future(run);
+        assert!(future <= 1_000, "the future of a session: {future} bytes");
+        let session = size_of::<Session<'_>>();
+        assert!(session <= 880, "a session: {session} bytes");
     }
 }

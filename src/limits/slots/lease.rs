@@ -149,9 +149,9 @@ impl Held {
     pub(super) fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
         self.rows
             .entry(principal)
-            .or_insert(Row {
+            .or_insert_with(|| Row {
                 max_connections,
-                holds: Vec::new(),
+                holds: Vec::with_capacity(1),
             })
             .holds
             .push(hold);
