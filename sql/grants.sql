@@ -29,7 +29,7 @@ grant select, insert, update on conversation to :"serving_role";
 grant select, insert, update, delete on device to :"serving_role";
 grant select, insert, update, delete on email_code to :"serving_role";
 grant select, insert, delete on event to :"serving_role";
-grant select, insert on event_object to :"serving_role";
+grant select, insert, update on event_object to :"serving_role";
 grant select, insert on group_key to :"serving_role";
 grant select, insert, delete on idempotency to :"serving_role";
 grant select, insert, update on inbox to :"serving_role";

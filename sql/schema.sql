@@ -642,6 +642,7 @@ create table relation (
     purge_at timestamp with time zone,
     purge_due timestamp with time zone,
     purge_through bigint,
+    purge_turn_at timestamp with time zone,
     constraint relation_pkey PRIMARY KEY (relation_id),
     constraint relation_state_check CHECK (state = ANY (ARRAY['active'::text, 'revoked'::text]))
 );
@@ -935,6 +936,8 @@ CREATE INDEX agent_grant_of_user ON agent_grant USING btree (user_id, grant_id);
 
 CREATE UNIQUE INDEX agent_grant_pending ON agent_grant USING btree (agent_id, user_id, conversation_id, requested_scopes) WHERE status = 'pending'::text;
 
+CREATE INDEX agent_grant_reason ON agent_grant USING btree (relation_id) WHERE reason IS NOT NULL;
+
 CREATE UNIQUE INDEX agent_key_current ON agent_key USING btree (agent_id) WHERE valid_until IS NULL;
 
 CREATE INDEX agent_key_ending ON agent_key USING btree (valid_until) WHERE valid_until IS NOT NULL;
@@ -1021,6 +1024,8 @@ CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 
 CREATE INDEX relation_purge ON relation USING btree (purge_due) WHERE purge_due IS NOT NULL;
 
+CREATE INDEX relation_purge_turn ON relation USING btree (COALESCE(purge_turn_at, purge_due)) WHERE purge_due IS NOT NULL;
+
 CREATE INDEX security_notice_age ON security_notice USING btree (noticed_at);
 
 CREATE INDEX session_age ON session USING btree (LEAST(revoked_at, refresh_expires_at, absolute_expires_at));
@@ -1043,11 +1048,15 @@ CREATE INDEX tool_call_of_conversation ON tool_call USING btree (conversation_id
 
 CREATE INDEX tool_call_of_grant ON tool_call USING btree (grant_id) WHERE grant_id IS NOT NULL;
 
+CREATE INDEX tool_call_result ON tool_call USING btree (user_id, agent_id, created_at) WHERE result IS NOT NULL;
+
 CREATE INDEX tool_consent_age ON tool_consent USING btree (used_at);
 
 CREATE INDEX upload_age ON upload USING btree (created_at) WHERE state <> 'confirmed'::text;
 
 CREATE INDEX upload_direct ON upload USING btree (direct_key) WHERE direct_key IS NOT NULL;
+
+CREATE INDEX upload_file ON upload USING btree (conversation_id, confirmed_at) WHERE object_key IS NOT NULL AND state = 'confirmed'::text;
 
 CREATE INDEX upload_of_conversation ON upload USING btree (conversation_id);
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{Content, ObjectKey, backend::Backend};
 use crate::{
-    db::{Conn, Db},
+    db::{Conn, Db, batches::BATCH_ROWS},
     error::Result,
     ids::ConversationId,
 };
@@ -132,31 +132,46 @@ pub async fn end(client: &Conn, key: &ObjectKey) -> Result<()> {
     Ok(())
 }
 
-/// Ends the objects of a conversation of two whose relation has ended, as their messages end: those
-/// of before a renewed relation, else those that are older than a day.
-pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<()> {
-    client
-        .execute(
+/// Ends some objects of a conversation of two whose relation has ended, as their messages end: those
+/// of before a renewed relation, else those that are older than a day. False if none was left.
+///
+/// What the rows say of them goes at once, so the next batch finds others.
+pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<bool> {
+    let row = client
+        .query_one(
             "-- objects.purge
-            with bound as (
+            with bound as materialized (
                 select coalesce(max(r.created_at), app_now() - interval '24 hours') as moment
                 from conversation c join relation r on r.state = 'active'
                     and ((r.user_id = c.pair_low and r.agent_id = c.pair_high)
                         or (r.user_id = c.pair_high and r.agent_id = c.pair_low))
                 where c.conversation_id = $1
-            ), gone as (
-                select object_key from upload, bound
-                where conversation_id = $1 and object_key is not null and confirmed_at < bound.moment
-                union
-                select e.object_key from event_object e join live_object o using (object_key), bound
-                where e.conversation_id = $1 and o.created_at < bound.moment
+            ), files as materialized (
+                select upload_id, object_key from upload
+                where conversation_id = $1 and object_key is not null and state = 'confirmed'
+                    and confirmed_at < (select moment from bound)
+                order by confirmed_at limit $2
+            ), nameless as (
+                update upload u set object_key = null, filename = '', content_type = '' from files
+                where u.upload_id = files.upload_id
+            ), data as materialized (
+                select e.agent_id, e.event_id, e.object_key from event_object e left join object o using (object_key)
+                where e.conversation_id = $1 and coalesce(o.created_at < (select moment from bound), true)
+                limit $2
+            ), apart as (
+                update event_object e set conversation_id = null from data
+                where e.agent_id = data.agent_id and e.event_id = data.event_id
+            ), ended as (
+                update object o set delete_at = app_now()
+                from (select object_key from files union all select object_key from data) gone
+                where o.object_key = gone.object_key
+                    and not o.is_ending and (o.delete_at is null or o.delete_at > app_now())
             )
-            update object set delete_at = app_now() where object_key in (select object_key from gone)
-                and not is_ending and (delete_at is null or delete_at > app_now())",
-            &[&conversation],
+            select exists (select from files) or exists (select from data) as any",
+            &[&conversation, &BATCH_ROWS],
         )
         .await?;
-    Ok(())
+    Ok(row.get("any"))
 }
 
 /// Ends the files of a conversation that no user is a member of any more.

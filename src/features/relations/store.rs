@@ -1,8 +1,9 @@
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::Relation;
 use crate::{
-    db::{self, Db},
+    db::{self, Db, batches::BATCH_ROWS},
     error::{Code, Result},
     events::Event,
     http::page,
@@ -12,8 +13,10 @@ use crate::{
     work::Tx,
 };
 
-/// The number of messages that one transaction of the purge empties. Each may have a megabyte.
-const MAX_BATCH_RELATIONS: i64 = 100;
+/// Messages that a batch of the purge empties. Each may have a megabyte.
+const MAX_BATCH_MESSAGES: i64 = 100;
+/// Bytes of the answers to tool calls that a batch of the purge empties.
+const MAX_BATCH_BYTES: i64 = 16 << 20;
 
 fn relation(row: &Row) -> Relation {
     Relation {
@@ -202,115 +205,171 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
         .map(relation))
 }
 
-/// Empties some messages of one ended relation. True while there may be more.
+/// Does a batch of the purge of one ended relation, whose turn it then is no more. True while there
+/// may be more. A relation whose batch fails waits for an hour, so that others go on.
 ///
 /// Rows stay, so that numbers have no gaps and references stay valid. A message of the last 24
 /// hours waits for the next round, because its sender may still repeat it. While the relation stays
 /// ended, a round comes every week: the user can still write there.
 pub async fn purge(db: &Db) -> Result<bool> {
-    db.run("relations.purge", async |tx| purge_next(tx).await)
-        .await
-}
-
-async fn purge_next(tx: &db::Tx) -> Result<bool> {
-    let Some((id, conversation)) = due(tx).await? else {
+    let Some(due) = next_due(db).await? else {
         return Ok(false);
     };
-    let moved = match conversation {
-        Some(conversation) => {
-            tx.execute(
-                "-- relations.purge
-                with span as (
-                    select max(seq) as top from (
-                        select m.seq, m.created_at from conversation c
-                        join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
-                        join relation r on r.relation_id = $2
-                        where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
-                        order by m.seq limit $3
-                    ) next where created_at < app_now() - interval '24 hours'
-                ), searchable as (
-                    -- A message that was emptied is found no more.
-                    delete from message_token t using span, conversation c
-                    where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
-                ), emptied as (
-                    update message m set payload = '' from span, conversation c
-                    where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
-                )
-                update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
-                &[&conversation, &id, &MAX_BATCH_RELATIONS],
-            )
-            .await?
-                > 0
-        }
-        None => false,
-    };
-    if !moved {
-        if let Some(conversation) = conversation {
-            objects::registry::purge(tx, conversation).await?;
-        }
-        purge_consent(tx, id).await?;
-        tx.execute(
-            "-- relations.purged
-            update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end
-            where relation_id = $1",
-            &[&id],
-        )
-        .await?;
+    let purging = db.run("relations.purge", async |tx| purge_some(tx, &due).await);
+    if let Err(error) = purging.await {
+        step_back(db, due.id).await?;
+        error.log_in("relations.purge", "the relation is tried again in an hour");
     }
     Ok(true)
 }
 
-/// Empties the answers to the tool calls of an ended relation, and the words of its grants.
-async fn purge_consent(tx: &db::Tx, relation: RelationId) -> Result<()> {
-    tx.execute(
-        "-- relations.purge_results
-        update tool_call t set result = null from relation r
-        where r.relation_id = $1 and r.state <> 'active' and t.result is not null and t.created_at <= r.revoked_at
-            and t.user_id = r.user_id and t.agent_id = r.agent_id",
-        &[&relation],
-    )
-    .await?;
-    tx.execute(
-        "-- relations.purge_reasons
-        update agent_grant set reason = null where relation_id = $1 and reason is not null",
-        &[&relation],
-    )
-    .await?;
-    Ok(())
+/// A relation whose purge is due, and its two principals in the order of their conversation.
+struct DueRelation {
+    id: RelationId,
+    pair: [Uuid; 2],
 }
 
-/// A relation whose purge is due, and its conversation, locked. Reopening the relation locks it
-/// too.
-async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
-    let Some(row) = tx
+async fn next_due(db: &Db) -> Result<Option<DueRelation>> {
+    let next = db
+        .write()
+        .await?
         .query_opt(
             "-- relations.due
             select relation_id, least(user_id, agent_id) as pair_low, greatest(user_id, agent_id) as pair_high from relation
-            where purge_due <= app_now() order by purge_due limit 1",
+            where coalesce(purge_turn_at, purge_due) <= app_now() and purge_due is not null
+            order by coalesce(purge_turn_at, purge_due) limit 1",
             &[],
         )
+        .await?;
+    Ok(next.map(|row| DueRelation {
+        id: row.get("relation_id"),
+        pair: [row.get("pair_low"), row.get("pair_high")],
+    }))
+}
+
+async fn step_back(db: &Db, id: RelationId) -> Result<()> {
+    db.write()
         .await?
-    else {
-        return Ok(None);
-    };
-    let id: RelationId = row.get("relation_id");
-    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get("pair_low"), row.get("pair_high"));
-    let conversation = tx
+        .execute(
+            "-- relations.step_back
+            update relation set purge_turn_at = app_now() + interval '1 hour' where relation_id = $1",
+            &[&id],
+        )
+        .await?;
+    Ok(())
+}
+
+async fn purge_some(tx: &db::Tx, due: &DueRelation) -> Result<()> {
+    let [low, high] = &due.pair;
+    // Reopening the relation locks its conversation too.
+    let conversation: Option<ConversationId> = tx
         .query_opt(
             "-- relations.lock_pair
             select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
-            &[&low, &high],
+            &[low, high],
         )
         .await?
         .map(|row| row.get("conversation_id"));
-    // The purge was cancelled during the wait for the lock. This round does nothing.
-    let still = tx
+    let is_due = tx
         .query_opt(
             "-- relations.still_due
             select 1 from relation where relation_id = $1 and purge_due <= app_now()",
-            &[&id],
+            &[&due.id],
         )
         .await?
         .is_some();
-    Ok(Some((id, conversation.filter(|_| still))))
+    // The purge may have been cancelled during the wait for the lock.
+    if !is_due {
+        return Ok(());
+    }
+    let any = match conversation {
+        Some(conversation) => {
+            purge_messages(tx, due.id, conversation).await?
+                || objects::registry::purge(tx, conversation).await?
+        }
+        None => false,
+    };
+    if any || purge_results(tx, due.id).await? || purge_reasons(tx, due.id).await? {
+        tx.execute(
+            "-- relations.end_turn
+            update relation set purge_turn_at = app_now() where relation_id = $1",
+            &[&due.id],
+        )
+        .await?;
+    } else {
+        tx.execute(
+            "-- relations.purged
+            update relation set purge_turn_at = null,
+                purge_due = case when purge_through is null then app_now() + interval '7 days' end
+            where relation_id = $1",
+            &[&due.id],
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// Empties some messages; false if none was left.
+async fn purge_messages(
+    tx: &db::Tx,
+    relation: RelationId,
+    conversation: ConversationId,
+) -> Result<bool> {
+    let moved = tx
+        .execute(
+            "-- relations.purge
+            with span as (
+                select max(seq) as top from (
+                    select m.seq, m.created_at from conversation c
+                    join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
+                    join relation r on r.relation_id = $2
+                    where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
+                    order by m.seq limit $3
+                ) next where created_at < app_now() - interval '24 hours'
+            ), searchable as (
+                -- A message that was emptied is found no more.
+                delete from message_token t using span, conversation c
+                where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
+            ), emptied as (
+                update message m set payload = '' from span, conversation c
+                where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
+            )
+            update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
+            &[&conversation, &relation, &MAX_BATCH_MESSAGES],
+        )
+        .await?;
+    Ok(moved > 0)
+}
+
+/// Empties the answers to some tool calls of an ended relation; false if none was left.
+async fn purge_results(tx: &db::Tx, relation: RelationId) -> Result<bool> {
+    let emptied = tx
+        .execute(
+            "-- relations.purge_results
+            update tool_call set result = null where call_id = any(array(
+                select call_id from (
+                    select call_id, bytes, sum(bytes) over (order by created_at, call_id) as bytes_so_far from (
+                        select t.call_id, t.created_at, octet_length(t.result) as bytes from relation r
+                        join tool_call t on t.user_id = r.user_id and t.agent_id = r.agent_id and t.created_at <= r.revoked_at
+                        where r.relation_id = $1 and r.state <> 'active' and t.result is not null
+                        order by t.created_at limit $2
+                    ) next
+                ) sized where bytes_so_far - bytes < $3))",
+            &[&relation, &BATCH_ROWS, &MAX_BATCH_BYTES],
+        )
+        .await?;
+    Ok(emptied > 0)
+}
+
+/// Empties the words of some grants of an ended relation; false if none was left.
+async fn purge_reasons(tx: &db::Tx, relation: RelationId) -> Result<bool> {
+    let emptied = tx
+        .execute(
+            "-- relations.purge_reasons
+            update agent_grant set reason = null where grant_id = any(array(
+                select grant_id from agent_grant where relation_id = $1 and reason is not null limit $2))",
+            &[&relation, &BATCH_ROWS],
+        )
+        .await?;
+    Ok(emptied > 0)
 }

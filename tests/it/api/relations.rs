@@ -2,13 +2,17 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use blindpipe::features::relations;
+use blindpipe::{
+    db::{Db, Plans},
+    features::relations,
+};
 use serde_json::{Value, json};
+use tokio_postgres::Client;
 
-use crate::support::{Agent, User, connect, db, nodes, nodes_with, ulid};
+use crate::support::{Agent, User, World, connect, db, nodes, nodes_with, serving, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -433,4 +437,123 @@ async fn relations_are_listed_in_pages() {
         .get(format!("/relations?cursor={}", ulid()))
         .await
         .refused(400, "VALIDATION_ERROR");
+}
+
+/// An ended relation with a message of a week ago. Its purge has been due for so many minutes.
+async fn ended(client: &Client, minutes: i32) -> uuid::Uuid {
+    let id = uuid::Uuid::from(ulid());
+    let sql = format!(
+        "insert into user_account (user_id, email, password_hash, display_name, device_locale)
+         values ('{id}', '{id}', '', 'x', 'en');
+         insert into agent (agent_id, owner_user_id, display_name) values ('{id}', '{id}', 'x');
+         insert into relation (relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at, purge_due)
+         select '{id}', '{id}', '{id}', 'revoked', due - interval '9 days', due - interval '7 days', due, due
+         from (select app_now() - interval '{minutes} minutes' as due) ended;
+         insert into conversation (conversation_id, kind, created_by, pair_low, pair_high, last_seq)
+         values ('{id}', 'agent', '{id}', '{id}', '{id}', 1);
+         insert into message (conversation_id, seq, message_id, sender_id, sender_kind, hop, created_at, payload)
+         values ('{id}', 1, '{id}', '{id}', 'user', 0, app_now() - interval '8 days', '{{}}')"
+    );
+    client.batch_execute(&sql).await.expect("a relation");
+    id
+}
+
+async fn answered_tool_calls(client: &Client, relation: uuid::Uuid, n: u32) {
+    let sql = format!(
+        "insert into tool_call (call_id, agent_id, request_id, user_id, conversation_id, tool, scope, sensitivity,
+             prompt_required, status, result, created_at, expires_at)
+         select gen_random_uuid(), '{relation}', 'r' || n, '{relation}', '{relation}', 't', 's', 'low', false, 'executed',
+             '{{}}', app_now() - interval '8 days', app_now() - interval '8 days'
+         from generate_series(1, {n}) n"
+    );
+    client.batch_execute(&sql).await.expect("tool calls");
+}
+
+async fn confirmed_files(client: &Client, relation: uuid::Uuid, n: u32) {
+    let sql = format!(
+        "insert into object (object_key, size, sha256, created_at)
+         select 'k' || n, 1, '', app_now() - interval '8 days' from generate_series(1, {n}) n;
+         insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename, content_type,
+             size, state, object_key, url_expires_at, confirmed_at, created_at)
+         select gen_random_uuid(), '{relation}', '{relation}', 'agent', '{relation}', 'secret', 'x', 1, 'confirmed', 'k' || n,
+             at, at, at
+         from generate_series(1, {n}) n, (select app_now() - interval '8 days' as at) long_ago"
+    );
+    client.batch_execute(&sql).await.expect("files");
+}
+
+/// What the purge has left of a relation: messages, answers of tool calls, files.
+async fn left_of(client: &Client, relation: uuid::Uuid) -> [i64; 3] {
+    let sql = "select
+        (select count(*) from message where conversation_id = $1 and payload <> ''),
+        (select count(*) from tool_call where user_id = $1 and result is not null),
+        (select count(*) from upload join live_object using (object_key) where conversation_id = $1)";
+    let row = client.query_one(sql, &[&relation]).await.expect("counts");
+    [row.get(0), row.get(1), row.get(2)]
+}
+
+/// A pool with the deadlines of production.
+fn hurried(url: &str) -> Db {
+    let (url, wait) = (serving(url), Duration::from_secs(1));
+    Db::new(&url.into(), "test", 4, Plans::Free, wait).expect("a pool")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heavy_relation_holds_up_no_other_and_is_purged_in_the_end() {
+    const TOOL_CALLS: u32 = 200_000;
+    const FILES: u32 = 100_000;
+    let world = World::new(&[]).await;
+    let client = connect(&world.database).await;
+    let heavy = ended(&client, 60).await;
+    answered_tool_calls(&client, heavy, TOOL_CALLS).await;
+    confirmed_files(&client, heavy, FILES).await;
+    let light = ended(&client, 30).await;
+    answered_tool_calls(&client, light, 10).await;
+    client.batch_execute("analyze").await.expect("analyzed");
+
+    let db = hurried(&world.database);
+    let began = Instant::now();
+    while left_of(&client, light).await != [0, 0, 0] {
+        relations::purge(&db).await.expect("a turn");
+        assert!(began.elapsed() < Duration::from_secs(10), "it waits");
+    }
+    let rest = left_of(&client, heavy).await;
+    assert!(rest[1] > 0 && rest[2] > 0, "{rest:?} is left of it");
+    // The nodes' metric still says since when it has been due.
+    let due = "select count(*) from relation where purge_due < app_now() - interval '50 minutes'";
+    let due: i64 = client.query_one(due, &[]).await.expect("a count").get(0);
+    assert_eq!(due, 1);
+    while relations::purge(&db).await.expect("a turn") {}
+    assert_eq!(left_of(&client, heavy).await, [0, 0, 0]);
+    let named = "select count(*) from upload where filename <> ''";
+    let named: i64 = client.query_one(named, &[]).await.expect("a count").get(0);
+    assert_eq!(named, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relation_whose_purge_fails_steps_back_for_an_hour() {
+    let world = World::new(&[]).await;
+    let client = connect(&world.database).await;
+    let bad = ended(&client, 60).await;
+    answered_tool_calls(&client, bad, 10).await;
+    let good = ended(&client, 30).await;
+    answered_tool_calls(&client, good, 10).await;
+    let refuse = format!(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'broken'; end $$;
+         create trigger refuse before update on tool_call for each row when (old.user_id = '{bad}')
+         execute function refuse()"
+    );
+    client.batch_execute(&refuse).await.expect("a trigger");
+    purge(&world.database).await;
+    assert_eq!(left_of(&client, good).await, [0, 0, 0]);
+    assert_eq!(left_of(&client, bad).await, [0, 10, 0]);
+    // Within the hour it is not tried again.
+    let mend = "drop trigger refuse on tool_call";
+    client.batch_execute(mend).await.expect("no trigger");
+    world.advance(Duration::from_secs(3500)).await;
+    purge(&world.database).await;
+    assert_eq!(left_of(&client, bad).await, [0, 10, 0]);
+    world.advance(Duration::from_secs(200)).await;
+    purge(&world.database).await;
+    assert_eq!(left_of(&client, bad).await, [0, 0, 0]);
 }
