@@ -576,6 +576,7 @@ create table object (
     is_ending boolean not null default false,
     created_at timestamp with time zone not null default app_now(),
     multipart_id text,
+    sweep_failures integer not null default 0,
     constraint object_pkey PRIMARY KEY (object_key)
 );
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{Content, ObjectKey, backend::Backend};
@@ -21,6 +22,8 @@ pub const WRITE_LEASE: Duration = Duration::from_secs(180);
 const MAX_BATCH_OBJECTS: i64 = 50;
 /// Time that a claimed row waits before another sweep tries it.
 const SWEEP_LEASE: Duration = Duration::from_secs(60);
+/// Longest wait of an object that the store refuses to delete.
+const MAX_SWEEP_WAIT: Duration = Duration::from_secs(86_400);
 
 /// Records a key that is about to be written. It is swept after `lease` unless it is completed.
 pub async fn begin(
@@ -188,8 +191,10 @@ pub async fn end_unread(client: &Conn, conversation: ConversationId) -> Result<(
     Ok(())
 }
 
-/// Deletes some objects whose end has come. True while there may be more.
+/// Deletes some objects whose end has come. True while there may be more. One that the store
+/// refuses to delete waits ever longer, so that others go on.
 pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
+    let began = Instant::now();
     let claimed = db
         .write()
         .await?
@@ -204,22 +209,61 @@ pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
         )
         .await?;
     for row in &claimed {
-        let key = ObjectKey::from_stored(row.get("object_key"));
-        if let Some(multipart) = row.get::<_, Option<&str>>("multipart_id") {
-            backend.abort(&key, multipart).await?;
+        // With a store that hangs, another sweep takes the rest after its lease.
+        if began.elapsed() > SWEEP_LEASE / 2 {
+            break;
         }
-        backend.delete(&key).await?;
-        db.write()
-            .await?
-            .execute(
-                "-- objects.forget
-                with nameless as (
-                    update upload set filename = '', content_type = '' where object_key = $1 and state = 'confirmed'
-                )
-                delete from object where object_key = $1",
-                &[&key.as_str()],
-            )
-            .await?;
+        let key = ObjectKey::from_stored(row.get("object_key"));
+        match delete(backend, &key, row.get("multipart_id")).await {
+            Ok(()) => forget(db, &key).await?,
+            Err(error) => {
+                error.log_in(
+                    "objects.sweep",
+                    "the object is tried again after a longer wait",
+                );
+                step_back(db, &key).await?;
+            }
+        }
     }
     Ok(!claimed.is_empty())
+}
+
+async fn delete(backend: &Backend, key: &ObjectKey, multipart: Option<&str>) -> Result<()> {
+    if let Some(multipart) = multipart {
+        backend.abort(key, multipart).await?;
+    }
+    backend.delete(key).await
+}
+
+async fn forget(db: &Db, key: &ObjectKey) -> Result<()> {
+    db.write()
+        .await?
+        .execute(
+            "-- objects.forget
+            with nameless as (
+                update upload set filename = '', content_type = '' where object_key = $1 and state = 'confirmed'
+            )
+            delete from object where object_key = $1",
+            &[&key.as_str()],
+        )
+        .await?;
+    Ok(())
+}
+
+async fn step_back(db: &Db, key: &ObjectKey) -> Result<()> {
+    db.write()
+        .await?
+        .execute(
+            "-- objects.step_back
+            update object set sweep_failures = sweep_failures + 1,
+                delete_at = app_now() + make_interval(secs => least($2 * 4 ^ least(sweep_failures, 10), $3))
+            where object_key = $1",
+            &[
+                &key.as_str(),
+                &SWEEP_LEASE.as_secs_f64(),
+                &MAX_SWEEP_WAIT.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(())
 }

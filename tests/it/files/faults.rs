@@ -1,6 +1,6 @@
 //! A store that is away, slow or failing: 503, nothing half-stored, and all is well afterwards.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{Stage, StoreKind, bring, confirm, count, fetch, noise, path_of};
-use crate::support::{Answer, Held, ProcessNode, Proxy, spawn};
+use crate::support::{Answer, Held, ProcessNode, Proxy, connect, spawn};
 
 /// A stage whose bucket is behind a proxy.
 pub async fn behind_a_proxy(kind: StoreKind) -> (Stage, Proxy) {
@@ -250,4 +250,54 @@ async fn a_slow_store_holds_the_client_back() {
     let mut answer = [0; 12];
     stream.read_exact(&mut answer).await.expect("an answer");
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+/// The store refuses to delete one object. The others go in the same round, and that one is tried
+/// again after ever longer waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_the_store_keeps_holds_up_no_other() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let mut keys = Vec::new();
+    for n in 0..3 {
+        let file = stage.file(&[n]).await;
+        keys.push(file["object_key"].as_str().expect("a key").to_owned());
+    }
+    let client = connect(stage.database()).await;
+    let files = stage.stored();
+    let is_bad = |path: &&PathBuf| path.ends_with(&keys[0]);
+    let bad = files.iter().find(is_bad).expect("its file").clone();
+    // A folder with something in it is at its place.
+    std::fs::remove_file(&bad).expect("removed");
+    std::fs::create_dir(&bad).expect("made");
+    std::fs::write(bad.join("inside"), "x").expect("written");
+    let end = "update object set delete_at = app_now() - make_interval(hours => case object_key when $1 then 1 else 0 end)";
+    client.execute(end, &[&keys[0]]).await.expect("ended");
+    stage.until_stored(1).await;
+    let count_of = "select count(*) from object";
+    assert_eq!(count(stage.database(), count_of).await, 1);
+
+    // Its second failure is followed by a longer wait.
+    stage.nodes[0].advance(Duration::from_secs(61)).await;
+    let stepped_back =
+        "select count(*) from object where delete_at > app_now() + interval '150 seconds'";
+    for turn in 0..400 {
+        if turn % 20 == 0 {
+            stage.ask_for("sweep_objects").await;
+        }
+        if count(stage.database(), stepped_back).await == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!(count(stage.database(), stepped_back).await, 1);
+    std::fs::remove_dir_all(&bad).expect("removed");
+    stage.nodes[0].advance(Duration::from_secs(300)).await;
+    stage.ask_for("sweep_objects").await;
+    for _ in 0..400 {
+        if count(stage.database(), count_of).await == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("its row stays");
 }
