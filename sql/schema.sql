@@ -1063,6 +1063,8 @@ CREATE INDEX upload_of_conversation ON upload USING btree (conversation_id);
 
 CREATE INDEX upload_of_uploader ON upload USING btree (uploader_id);
 
+CREATE INDEX upload_open ON upload USING btree (uploader_id, upload_id) WHERE state = ANY (ARRAY['pending'::text, 'uploaded'::text]);
+
 CREATE INDEX webhook_credential ON webhook USING btree (credential_id);
 
 CREATE INDEX webhook_delivery_by_status ON ONLY webhook_delivery USING btree (agent_id, status, delivery_id);

@@ -54,11 +54,13 @@ pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<(
 /// Ends shares, uploads that are not confirmed and data of events. Files stay as long as the
 /// messages that name them.
 async fn abandon(work: &UnitOfWork, who: Principal) -> Result<()> {
-    let abandoning = work.run("erasure.abandon", async |tx| {
-        shares::end_all(tx, who).await?;
-        files::abandon(tx, who).await
-    });
-    abandoning.await
+    while work
+        .run("erasure.abandon", async |tx| {
+            Ok(shares::end_some(tx, who).await? | files::abandon(tx, who).await?)
+        })
+        .await?
+    {}
+    Ok(())
 }
 
 /// No new relation appears meanwhile, because opening one requires both principals.

@@ -9,4 +9,4 @@ mod page;
 mod rules;
 mod store;
 
-pub use self::store::{end_all, forget};
+pub use self::store::{end_some, forget};

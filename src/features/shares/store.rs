@@ -130,15 +130,17 @@ pub async fn delete(db: &Db, hash: &[u8; 32], owner: UserId) -> Result<bool> {
     Ok(deleted > 0)
 }
 
-/// Deletes the shares of an erased user, or of an erased agent's card.
-pub async fn end_all(tx: &Tx, who: Principal) -> Result<()> {
-    tx.execute(
-        "-- shares.end_all
-        delete from share where owner_id = $1 or agent_id = $1",
-        &[&who.id()],
-    )
-    .await?;
-    Ok(())
+/// Deletes some shares of an erased user, or of an erased agent's card. False if none was left.
+pub async fn end_some(tx: &Tx, who: Principal) -> Result<bool> {
+    let deleted = tx
+        .execute(
+            "-- shares.end_some
+            delete from share where share_hash = any(array(
+                select share_hash from share where owner_id = $1 or agent_id = $1 limit $2))",
+            &[&who.id(), &MAX_BATCH_SHARES],
+        )
+        .await?;
+    Ok(deleted > 0)
 }
 
 /// Deletes some expired shares. True while there may be more.

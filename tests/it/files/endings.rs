@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Stage, StoreKind, bring, confirm, count, request};
-use crate::support::User;
+use crate::support::{User, connect};
 
 /// Alice, signed in again: an access token does not live for days.
 async fn back(stage: &Stage) -> User {
@@ -176,3 +176,32 @@ async fn an_erased_agent_s_files_stay_until_the_purge(kind: StoreKind) {
 }
 
 on_stores!(an_erased_agent_s_files_stay_until_the_purge: folder, bucket);
+
+/// However much an erased account has left, no statement of the erasure touches all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_with_many_uploads_is_erased_in_pieces() {
+    const UPLOADS: i64 = 3000;
+    let stage = Stage::new(StoreKind::Folder).await;
+    let bob = stage.nodes[0].user("bob").await;
+    let client = connect(stage.database()).await;
+    let id: uuid::Uuid = bob.id.parse::<ulid::Ulid>().expect("a ULID").into();
+    let sql = format!(
+        "insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename, content_type,
+             size, url_expires_at)
+         select gen_random_uuid(), conversation_id, '{id}', 'user', '{id}', 'f', 'x', 1, app_now()
+         from generate_series(1, {UPLOADS}), (select conversation_id from conversation limit 1) c;
+         insert into share (share_hash, owner_id, kind, expires_at)
+         select decode(md5(n::text), 'hex'), '{id}', 'contact', app_now() + interval '1 day' from generate_series(1, {UPLOADS}) n;
+         create function refuse() returns trigger language plpgsql as $$ begin
+             if (select count(*) from touched) > 1000 then raise 'too many rows'; end if; return null; end $$;
+         create trigger refuse after update on upload referencing new table as touched
+             for each statement execute function refuse();
+         create trigger refuse after delete on share referencing old table as touched
+             for each statement execute function refuse();"
+    );
+    client.batch_execute(&sql).await.expect("uploads");
+    bob.delete("/users/me").await.expect(200);
+    let expired = "select count(*) from upload where state = 'expired'";
+    until_counted(&stage, expired, UPLOADS).await;
+    until_counted(&stage, "select count(*) from share", 0).await;
+}

@@ -1,7 +1,12 @@
 //! The end of uploads that nobody confirms.
 
 use crate::{
-    db::Db, error::Result, ids::Principal, jobs::Upkeep, limits::quotas::UPLOAD_TTL, work::Tx,
+    db::{Db, batches::BATCH_ROWS},
+    error::Result,
+    ids::Principal,
+    jobs::Upkeep,
+    limits::quotas::UPLOAD_TTL,
+    work::Tx,
 };
 
 /// Uploads that a round of the expiry takes.
@@ -43,28 +48,38 @@ pub async fn expire(db: &Db) -> Result<bool> {
     Ok(expired + forgotten > 0)
 }
 
-/// Ends what an erased principal leaves in the store besides its files: uploads that are not
-/// confirmed, and data of events. A key that a client may still write to goes an hour after its
-/// address has ended: later bytes would otherwise be unknown.
-pub async fn abandon(tx: &Tx, who: Principal) -> Result<()> {
-    tx.execute(
-        "-- files.abandon
-        with mine as materialized (
-            select upload_id, object_key, direct_key, url_expires_at from upload
-            where uploader_id = $1 and state in ('pending', 'uploaded') order by upload_id for update
-        ), keys as (
-            select object_key, app_now() as moment from mine where object_key is not null
-            union all
-            select direct_key, greatest(app_now(), url_expires_at + interval '1 hour') from mine where direct_key is not null
-            union all
-            select object_key, app_now() from event_object where agent_id = $1
-        ), ended as (
-            update object o set delete_at = k.moment from keys k where o.object_key = k.object_key and not o.is_ending
+/// Ends some of what an erased principal leaves in the store besides its files: uploads that are not
+/// confirmed, and data of events. False if none was left. A key that a client may still write to
+/// goes an hour after its address has ended: later bytes would otherwise be unknown.
+pub async fn abandon(tx: &Tx, who: Principal) -> Result<bool> {
+    let row = tx
+        .query_one(
+            "-- files.abandon
+            with mine as materialized (
+                select upload_id, object_key, direct_key, url_expires_at from upload
+                where uploader_id = $1 and state in ('pending', 'uploaded') order by upload_id limit $2 for update
+            ), data as materialized (
+                select event_id, object_key from event_object
+                where agent_id = $1 and exists (select from live_object o where o.object_key = event_object.object_key)
+                limit $2
+            ), keys as (
+                select object_key, app_now() as moment from mine where object_key is not null
+                union all
+                select direct_key, greatest(app_now(), url_expires_at + interval '1 hour') from mine where direct_key is not null
+                union all
+                select object_key, app_now() from data
+            ), ended as (
+                update object o set delete_at = k.moment from keys k where o.object_key = k.object_key and not o.is_ending
+            ), expired as (
+                update upload u set state = 'expired', object_key = null from mine where u.upload_id = mine.upload_id
+            )
+            select exists (select from mine) or exists (select from data) as any",
+            &[&who.id(), &BATCH_ROWS],
         )
-        update upload u set state = 'expired', object_key = null from mine where u.upload_id = mine.upload_id",
-        &[&who.id()],
-    )
-    .await?;
-    tx.enqueue(Upkeep::SweepObjects.job());
-    Ok(())
+        .await?;
+    let any = row.get("any");
+    if any {
+        tx.enqueue(Upkeep::SweepObjects.job());
+    }
+    Ok(any)
 }
