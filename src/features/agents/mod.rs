@@ -122,22 +122,33 @@ pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
 /// `registered` again.
 pub async fn retire(work: &UnitOfWork) -> Result<()> {
     while store::retire_tokens(work.db()).await? {}
-    for agent in store::with_ended_keys(work.db()).await? {
-        let retired = work.run("agents.retire_keys", async |tx| {
-            let Some(locked) = store::lock(tx, agent).await? else {
-                return Ok(());
-            };
-            let has_key = store::retire_keys(tx, agent).await?;
-            match locked.state {
-                AgentState::Active if !has_key => {
-                    move_to(tx, &locked, AgentState::Registered).await
-                }
-                _ => Ok(()),
+    let mut after = None;
+    loop {
+        let ended = store::with_ended_keys(work.db(), after).await?;
+        for (_, agent) in &ended {
+            if let Err(error) = retire_keys(work, *agent).await {
+                error.log_in("agents.retire_keys", "the next round tries it again");
             }
-        });
-        retired.await?;
+        }
+        after = ended.last().copied();
+        if after.is_none() {
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+async fn retire_keys(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let retired = work.run("agents.retire_keys", async |tx| {
+        let Some(locked) = store::lock(tx, agent).await? else {
+            return Ok(());
+        };
+        let has_key = store::retire_keys(tx, agent).await?;
+        match locked.state {
+            AgentState::Active if !has_key => move_to(tx, &locked, AgentState::Registered).await,
+            _ => Ok(()),
+        }
+    });
+    retired.await
 }
 
 /// Settles an agent that lost a token with a stolen session. The token that the thief had replaced

@@ -7,7 +7,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use blindpipe::clock::iso;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Answer, Caller, TestNode, nodes};
+use crate::support::{Agent, Answer, Caller, TestNode, nodes, nodes_with, psql};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -336,4 +336,40 @@ async fn racing_registrations_leave_one_current_key() {
         ),
         (10, 1)
     );
+}
+
+/// An agent whose keys cannot end delays no other agent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_cannot_be_retired_holds_up_no_other() {
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "default_user=10000/s")]).await;
+    let alice = a.user("alice").await;
+    let mut agents = Vec::new();
+    for n in 0..6 {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        register(&a, &agent, &agent, &Keys::new(n))
+            .await
+            .expect(201);
+        agents.push(agent);
+    }
+    let sql = format!(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'broken'; end $$;
+         create trigger refuse before delete on agent_key for each row when (old.agent_id in ('{}', '{}'))
+         execute function refuse();
+         update agent_key set valid_until = app_now()",
+        agents[0].id, agents[5].id
+    );
+    psql(&a.world.database, &sql).await;
+    for agent in &agents[1..5] {
+        let path = format!("/agents/{}", agent.id);
+        // Real time: the job runs every five seconds.
+        for _ in 0..600 {
+            if alice.get(&path).await.expect(200).data()["state"] == "registered" {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(alice.get(&path).await.data()["state"], "registered");
+    }
+    let path = format!("/agents/{}", agents[0].id);
+    assert_eq!(alice.get(&path).await.data()["state"], "active");
 }

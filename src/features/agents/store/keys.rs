@@ -124,20 +124,25 @@ pub async fn end_keys(tx: &Tx, agent: AgentId) -> Result<()> {
     Ok(())
 }
 
-/// Some agents with a key whose grace is over.
-pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
+/// Some agents with a key whose grace is over, after the last one seen.
+pub async fn with_ended_keys(
+    db: &Db,
+    after: Option<(DateTime<Utc>, AgentId)>,
+) -> Result<Vec<(DateTime<Utc>, AgentId)>> {
     let client = db.read().await?;
+    let (moment, agent) = after.unzip();
     Ok(client
         .query(
             "-- agents.with_ended_keys
-            select distinct agent_id from (
-                select agent_id from agent_key where valid_until <= app_now() order by valid_until limit 200
-            ) ended",
-            &[],
+            select valid_until, agent_id from agent_key
+            where valid_until <= app_now() and (valid_until, agent_id)
+                > (coalesce($1, '-infinity'::timestamptz), coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid))
+            order by valid_until, agent_id limit 200",
+            &[&moment, &agent],
         )
         .await?
         .iter()
-        .map(|row| row.get("agent_id"))
+        .map(|row| (row.get("valid_until"), row.get("agent_id")))
         .collect())
 }
 
