@@ -90,8 +90,17 @@ async fn tell(work: &UnitOfWork, conversation: ConversationId) -> Result<()> {
 
 /// Tells the marks that no node has told.
 pub async fn tell_forgotten_marks(work: &UnitOfWork) -> Result<()> {
-    for conversation in store::conversations_with_untold_marks(work.db()).await? {
-        tell(work, conversation).await?;
+    let mut after = None;
+    loop {
+        let some = store::conversations_with_untold_marks(work.db(), after).await?;
+        for conversation in &some {
+            if let Err(error) = tell(work, *conversation).await {
+                error.log_in("conversations.tell_marks", "the next sweep tells the marks");
+            }
+        }
+        after = some.last().copied();
+        if after.is_none() {
+            return Ok(());
+        }
     }
-    Ok(())
 }

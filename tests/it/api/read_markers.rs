@@ -311,3 +311,38 @@ async fn a_mark_that_its_node_did_not_tell_is_told() {
         json!({ "principal_id": bob.id, "message_id": message })
     );
 }
+
+/// A group whose marks cannot be told delays no other group.
+#[tokio::test(flavor = "multi_thread")]
+async fn marks_that_cannot_be_told_hold_up_no_others() {
+    let [a, _] = nodes_with(&[RAISED_LIMITS, ("UPKEEP_SPEED", "30")]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let client = connect(&a.world.database).await;
+    // The older group is looked at first.
+    let mut groups = Vec::new();
+    for _ in 0..2 {
+        groups.push(group(&alice, &bob, &a.world.database, 12).await);
+        a.advance(Duration::from_millis(5)).await;
+    }
+    let refuse = format!(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise 'broken'; end $$;
+         create trigger refuse before update on member for each row
+         when (old.conversation_id = '{}' and old.mark_untold_since is not null and new.mark_untold_since is null)
+         execute function refuse()",
+        uuid(&groups[0])
+    );
+    client.batch_execute(&refuse).await.expect("a trigger");
+    let message = say(&alice, &groups[1]).await;
+    say(&alice, &groups[0]).await;
+    let mut socket = alice.connect().await;
+    let gathered =
+        "update member set read_seq = 1, mark_untold_since = app_now() - interval '10 seconds'
+        where principal_id = $1";
+    let n = client.execute(gathered, &[&uuid(&bob.id)]).await;
+    assert_eq!(n.expect("gathered"), 2);
+    let event = socket.event("message.read").await;
+    assert_eq!(
+        event["data"],
+        json!({ "principal_id": bob.id, "message_id": message })
+    );
+}

@@ -143,18 +143,23 @@ async fn hold_users(tx: &Tx, id: ConversationId) -> Result<Vec<Uuid>> {
     Ok(rows.iter().map(|row| row.get("principal_id")).collect())
 }
 
-/// Conversations with marks that have waited to be told for longer than gathering takes. The node
-/// that gathered them has died, or Postgres was away.
-pub async fn conversations_with_untold_marks(db: &Db) -> Result<Vec<ConversationId>> {
+/// Some conversations with marks that have waited to be told for longer than gathering takes, after
+/// the last one seen. The node that gathered them has died, or Postgres was away.
+pub async fn conversations_with_untold_marks(
+    db: &Db,
+    after: Option<ConversationId>,
+) -> Result<Vec<ConversationId>> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
             "-- conversations.with_untold_marks
             select distinct conversation_id from member
-            where mark_untold_since < app_now() - interval '5 seconds' limit 1000",
+            where mark_untold_since < app_now() - interval '5 seconds'
+                and conversation_id > coalesce($1, '00000000-0000-0000-0000-000000000000'::uuid)
+            order by conversation_id limit 200",
         )
         .await?;
-    let rows = client.query(&stmt, &[]).await?;
+    let rows = client.query(&stmt, &[&after]).await?;
     Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
 }
 
