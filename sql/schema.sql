@@ -735,6 +735,7 @@ create table upload (
     url_expires_at timestamp with time zone not null,
     confirmed_at timestamp with time zone,
     created_at timestamp with time zone not null default app_now(),
+    adopted_until timestamp with time zone,
     constraint upload_object_key_key UNIQUE (object_key),
     constraint upload_pkey PRIMARY KEY (upload_id),
     constraint upload_state_check CHECK (state = ANY (ARRAY['pending'::text, 'uploaded'::text, 'confirmed'::text, 'rejected'::text, 'expired'::text])),

@@ -12,6 +12,8 @@ use crate::support::{Answer, Caller, ProcessNode, blocked, connect, spawn};
 const AFTER_LEASE: Duration = Duration::from_secs(181);
 /// The time after which the lease of a killed node's copy has ended.
 const AFTER_ADOPTION: Duration = Duration::from_secs(901);
+/// The time after which another node may copy an upload's bytes.
+const AFTER_ADOPTION_LEASE: Duration = Duration::from_secs(31);
 
 async fn try_confirm(
     agent: &Caller,
@@ -120,9 +122,14 @@ async fn a_copy_that_no_commit_tells_of_goes() {
     let bytes = noise(300_000);
     let upload = stage.request(bytes.len() as u64).await;
     bring(&stage.agent, &upload, &bytes).await.expect(200);
+    // Its commit waits.
+    let hold = "create function hold() returns trigger language plpgsql as
+            $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+        create trigger hold before update of state on upload for each row execute function hold()";
     let mut client = connect(stage.database()).await;
+    client.batch_execute(hold).await.expect("a trigger");
     let held = client.transaction().await.expect("begun");
-    held.batch_execute("select 1 from upload for update")
+    held.batch_execute("select pg_advisory_xact_lock(1)")
         .await
         .expect("locked");
     let confirming = spawn({
@@ -142,6 +149,12 @@ async fn a_copy_that_no_commit_tells_of_goes() {
     );
     held.commit().await.expect("ended");
 
+    // The dead node's lease has not ended.
+    let early = confirm(&stage.agent, &upload, &bytes).await;
+    let early = early.refused(503, "SERVICE_UNAVAILABLE");
+    assert!(early.header("retry-after").is_some());
+    assert_eq!(stage.stored().len(), 2);
+    stage.nodes[0].advance(AFTER_ADOPTION_LEASE).await;
     confirm(&stage.agent, &upload, &bytes).await.expect(200);
     assert_eq!(stage.stored().len(), 3);
     stage.nodes[0].advance(AFTER_ADOPTION).await;

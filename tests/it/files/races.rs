@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 
-use super::{Stage, StoreKind, bring, confirm, count, fetch, noise};
+use super::{Stage, StoreKind, bring, confirm, count, faults::behind_a_proxy, fetch, noise};
 
 async fn of_two_puts_one_wins(kind: StoreKind) {
     let stage = Stage::new(kind).await;
@@ -149,3 +149,31 @@ async fn a_confirmation_beside_the_put_sees_whole_bytes(kind: StoreKind) {
 }
 
 on_stores!(a_confirmation_beside_the_put_sees_whole_bytes: folder, bucket, direct);
+
+/// Parallel confirmations of bytes past the node: one copies and hashes them, and the others have
+/// its answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn parallel_confirmations_read_the_bytes_once() {
+    const BYTES: usize = 4 << 20;
+    let (stage, proxy) = behind_a_proxy(StoreKind::Direct).await;
+    let bytes = noise(BYTES);
+    let upload = stage.request(BYTES as u64).await;
+    bring(&stage.agent, &upload, &bytes).await.expect(200);
+    let before = proxy.sent();
+    let confirms = (0..10).map(|n| {
+        let agent = stage.agent.on(&stage.nodes[n % 2]);
+        let (upload, bytes) = (&upload, &bytes);
+        async move { confirm(&agent, upload, bytes).await.expect(200) }
+    });
+    let answers = join_all(confirms).await;
+    for answer in &answers {
+        assert_eq!(answer.data(), answers[0].data());
+    }
+    let read = proxy.sent() - before;
+    assert!(
+        (BYTES..BYTES * 3 / 2).contains(&read),
+        "{read} bytes were read"
+    );
+    let live = "select count(*) from live_object where sha256 is not null";
+    assert_eq!(count(stage.database(), live).await, 1);
+}

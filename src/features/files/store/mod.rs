@@ -9,7 +9,10 @@ pub use self::{
     confirmation::{confirm, received_object},
     endings::{abandon, expire},
     readers::{Found, Reader, readable},
-    uploads::{NewUpload, UploadRow, begin, discard, find, insert, received},
+    uploads::{
+        Adoption, NewUpload, UploadRow, begin, begin_adoption, discard, end_adoption, find, insert,
+        received, renew_adoption,
+    },
 };
 use crate::{
     db::Conn,

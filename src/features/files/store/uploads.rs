@@ -1,5 +1,7 @@
 //! Requested uploads, and the arrival of their bytes.
 
+use std::time::Duration;
+
 use blindpipe_protocol::files::{RequestUpload, UploadState};
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -212,4 +214,65 @@ async fn is_live(tx: &Tx, credential: Uuid) -> Result<bool> {
         )
         .await?;
     Ok(row.get("is_live"))
+}
+
+/// Who takes over the bytes that a client has written to the store itself.
+pub enum Adoption {
+    /// The caller, for the time of its lease.
+    Begun,
+    /// Another confirmation.
+    Elsewhere,
+    /// Nobody any more: the upload is not pending.
+    Over,
+}
+
+/// Leases the bytes of a pending upload, unless another confirmation has them.
+pub async fn begin_adoption(db: &Db, id: UploadId, lease: Duration) -> Result<Adoption> {
+    let row = db
+        .write()
+        .await?
+        .query_one(
+            "-- files.begin_adoption
+            with begun as (
+                update upload set adopted_until = app_now() + make_interval(secs => $2)
+                where upload_id = $1 and state = 'pending' and (adopted_until is null or adopted_until <= app_now())
+                returning upload_id
+            )
+            select exists (select from begun) as is_begun,
+                exists (select from upload where upload_id = $1 and state = 'pending') as is_pending",
+            &[&id, &lease.as_secs_f64()],
+        )
+        .await?;
+    Ok(match (row.get("is_begun"), row.get("is_pending")) {
+        (true, _) => Adoption::Begun,
+        (false, true) => Adoption::Elsewhere,
+        (false, false) => Adoption::Over,
+    })
+}
+
+/// Prolongs the caller's lease.
+pub async fn renew_adoption(db: &Db, id: UploadId, lease: Duration) -> Result<()> {
+    db.write()
+        .await?
+        .execute(
+            "-- files.renew_adoption
+            update upload set adopted_until = app_now() + make_interval(secs => $2)
+            where upload_id = $1 and state = 'pending'",
+            &[&id, &lease.as_secs_f64()],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Ends the caller's lease, so that the next confirmation need not wait for its end.
+pub async fn end_adoption(db: &Db, id: UploadId) -> Result<()> {
+    db.write()
+        .await?
+        .execute(
+            "-- files.end_adoption
+            update upload set adopted_until = null where upload_id = $1 and state = 'pending'",
+            &[&id],
+        )
+        .await?;
+    Ok(())
 }
