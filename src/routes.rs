@@ -234,7 +234,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/auth/refresh",               Public, own(&[Refresh]), post(accounts::session::refresh)),
         route(POST,   "/auth/logout",                Public, DEFAULT, post(accounts::session::logout)),
         route(POST,   "/auth/passkey/begin",         Public, own(&[PasskeyBegin, HumanIp]), post(passkeys::http::begin_login)),
-        route(POST,   "/auth/passkey/complete",      Public, DEFAULT, post(passkeys::http::login)),
+        route(POST,   "/auth/passkey/complete",      Public, default(&[HumanIp]), post(passkeys::http::login)),
         route(POST,   "/auth/reset-password",        Public, default(&[HumanIp, CodeTries]), post(accounts::http::reset_password)),
         route(POST,   "/auth/device/code",           Public, NOTHING, post(planned)),
         route(POST,   "/auth/device/verify",         Public, NOTHING, post(planned)),

@@ -78,7 +78,7 @@ operations! {
     "POST /auth/passkey/begin", "Begin a sign-in with a passkey.", optional: BeginPasskeyLogin
         => 200 data<LoginChallenge>; TurnstileFailed;
     "POST /auth/passkey/complete", "Sign in with a passkey; sets the refresh cookie.", body: CompletePasskeyLogin
-        => 200 data<SignedIn>; ChallengeExpired, PasskeyInvalid;
+        => 200 data<SignedIn>; TurnstileFailed, ChallengeExpired, PasskeyInvalid;
     "POST /auth/reset-password", "Set a password by a mailed code; ends every session.", body: ResetPassword
         => 200 data<PasswordReset>; TurnstileFailed, CodeInvalid;
     "POST /auth/device/code", "Planned for V2." =>; NotAvailableInV1;

@@ -53,6 +53,9 @@ pub struct CompletePasskeyLogin {
     /// The device's platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// The token of a solved Turnstile challenge. It is optional, but checked if present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turnstile_token: Option<Secret>,
 }
 
 /// The input of `navigator.credentials.create`.

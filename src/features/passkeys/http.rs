@@ -68,14 +68,20 @@ pub async fn begin_login(
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
 ///
 /// Caller: anyone. Answers 200 as every sign-in does, with the refresh cookie. The challenge is
-/// used up by any answer, right or wrong. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
+/// used up by any answer, right or wrong. A `turnstile_token` is checked before, if present. Errors:
+/// `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`, `TURNSTILE_FAILED`.
 pub async fn login(
+    limiter: Limiter,
+    ip: ClientIp,
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
     headers: HeaderMap,
     Json(body): Json<CompletePasskeyLogin>,
 ) -> Result<Response> {
     let credential = json::parse_field("credential", &body.credential)?;
+    if let Some(token) = body.turnstile_token {
+        accounts.verify_human(&limiter, ip, &token).await?;
+    }
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("passkeys.login", async |tx| {

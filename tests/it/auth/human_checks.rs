@@ -7,8 +7,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Caller, FaultMode, PASSWORD, SiteVerify, TURNSTILE_SECRET, TestNode, User, nodes_with,
-    spawn, ulid,
+    Answer, Authenticator, Caller, FaultMode, PASSWORD, SiteVerify, TURNSTILE_SECRET, TestNode,
+    User, nodes_with, spawn, ulid,
 };
 
 async fn nodes_of<const N: usize>(service: &SiteVerify, limits: &str) -> [TestNode; N] {
@@ -42,6 +42,32 @@ async fn log_in_from(caller: &Caller, ip: &str, body: &Value) -> Answer {
         .request(Method::POST, "/auth/login")
         .header("x-forwarded-for", ip);
     caller.send(request.json(body)).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_passkey_s_answer_may_bring_a_human_token_which_is_checked() {
+    let service = SiteVerify::start().await;
+    let [a] = nodes_of(&service, "auth_human_ip=100000/s").await;
+    let alice = register(&a, &service).await;
+    let mut key = Authenticator::enrol(&alice, "key").await;
+    let caller = a.anon();
+    let mut body = key.answer(&caller).await;
+    body["turnstile_token"] = json!("never issued");
+    caller
+        .post("/auth/passkey/complete", body.clone())
+        .await
+        .refused(403, "TURNSTILE_FAILED");
+    // A robot's token has used up no challenge.
+    body["turnstile_token"] = json!(service.token());
+    caller
+        .post("/auth/passkey/complete", body)
+        .await
+        .expect(200);
+    let body = key.answer(&caller).await;
+    caller
+        .post("/auth/passkey/complete", body)
+        .await
+        .expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1862,6 +1862,7 @@ export interface components {
             device_id?: components["schemas"]["DeviceId"] | null;
             device_name?: components["schemas"]["DeviceName"] | null;
             platform?: components["schemas"]["Platform"] | null;
+            turnstile_token?: components["schemas"]["Secret"] | null;
         };
         /** @description The body of `POST /files/confirm`. */
         ConfirmUpload: {
@@ -5531,7 +5532,8 @@ export interface operations {
             /** @description - `PASSKEY_INVALID`: The passkey or its answer is not valid. */
             401: components["responses"]["Error"];
             /**
-             * @description - `TLS_REQUIRED`: Only HTTPS is served here.
+             * @description - `TURNSTILE_FAILED`: The human verification failed.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
              *     - `ORIGIN_NOT_ALLOWED`: This origin may not call this endpoint.
              */
             403: components["responses"]["Error"];
