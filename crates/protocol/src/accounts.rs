@@ -50,7 +50,7 @@ pub struct Register {
     pub email: EmailAddress,
     /// The code that was mailed for the scene `register`.
     pub code: MailedCode,
-    /// 8 to 1,024 bytes, and no easily guessed password.
+    /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
     pub account_password: Secret,
     /// The user's display name.
     pub display_name: DisplayName,
@@ -126,7 +126,7 @@ pub struct ResetPassword {
     pub email: EmailAddress,
     /// The code that was mailed for the scene `reset`.
     pub code: MailedCode,
-    /// 8 to 1,024 bytes, and no easily guessed password.
+    /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
     pub new_account_password: Secret,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,7 +219,7 @@ pub struct Account {
 pub struct ChangePassword {
     /// The current password, 1 to 1,024 bytes.
     pub current_password: Secret,
-    /// 8 to 1,024 bytes, and no easily guessed password.
+    /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
     pub new_account_password: Secret,
 }
 

@@ -19,7 +19,11 @@ const MIN_GUESSES: u64 = 30_000;
 /// grows with it. Past 30 characters its numbers overflow.
 const MAX_LISTED_BYTES: usize = 20;
 
-/// 8 to 1,024 bytes without NUL, and none that is easily guessed.
+const MIN_PASSWORD_CHARS: usize = 8;
+const MAX_PASSWORD_BYTES: usize = 1024;
+
+/// At least 8 characters (Unicode code points) in at most 1,024 bytes, without NUL, and none that is
+/// easily guessed.
 #[derive(Clone)]
 pub struct Password(pub SecretString);
 
@@ -27,8 +31,11 @@ impl FromStr for Password {
     type Err = BadText;
 
     fn from_str(text: &str) -> Result<Self, BadText> {
-        if !(8..=1024).contains(&text.len()) {
-            return Err(BadText("length|must have 8 to 1024 bytes".to_owned()));
+        if text.chars().count() < MIN_PASSWORD_CHARS || text.len() > MAX_PASSWORD_BYTES {
+            let fault = format!(
+                "length|must have at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes"
+            );
+            return Err(BadText(fault));
         }
         if is_common(text) {
             let fault = "common|is one of the passwords that are guessed first";
@@ -56,7 +63,7 @@ impl FromStr for GivenPassword {
     type Err = BadText;
 
     fn from_str(text: &str) -> Result<Self, BadText> {
-        if (1..=1024).contains(&text.len()) {
+        if (1..=MAX_PASSWORD_BYTES).contains(&text.len()) {
             Ok(GivenPassword(text.into()))
         } else {
             Err(BadText("length|must have 1 to 1024 bytes".to_owned()))

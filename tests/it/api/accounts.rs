@@ -66,6 +66,8 @@ async fn a_registration_must_have_its_form() {
         ("email", json!("a@b.c\r\nBcc: d@e.f")),
         ("email", Value::Null),
         ("account_password", json!("seven77")),
+        // Seven characters, and 28 bytes.
+        ("account_password", json!("\u{1f511}".repeat(7))),
         ("account_password", json!("x".repeat(1025))),
         ("account_password", json!("nul\u{0}in the middle")),
         ("display_name", json!("")),

@@ -278,7 +278,8 @@ async fn attack_12_passwords_count_to_their_last_byte() {
     let alike = "x".repeat(72);
     for password in [
         format!("{alike}-a tail"),
-        "\u{1f511}\u{1f512}\u{1f513}".to_owned(),
+        "\u{1f511}\u{1f512}\u{1f513}".repeat(3),
+        "\u{1f511}".repeat(256),
         "y".repeat(1024),
         " leading and trailing ".to_owned(),
     ] {

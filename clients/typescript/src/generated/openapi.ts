@@ -1816,7 +1816,7 @@ export interface components {
         ChangePassword: {
             /** @description The current password, 1 to 1,024 bytes. */
             current_password: components["schemas"]["Secret"];
-            /** @description 8 to 1,024 bytes, and no easily guessed password. */
+            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
             new_account_password: components["schemas"]["Secret"];
         };
         /** @description The body of `POST /agents/{agent_id}/keys/check`. */
@@ -2994,7 +2994,7 @@ export interface components {
         };
         /** @description The body of `POST /auth/register`. */
         Register: {
-            /** @description 8 to 1,024 bytes, and no easily guessed password. */
+            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
             account_password: components["schemas"]["Secret"];
             /** @description The code that was mailed for the scene `register`. */
             code: components["schemas"]["MailedCode"];
@@ -3161,7 +3161,7 @@ export interface components {
             code: components["schemas"]["MailedCode"];
             /** @description The address of the account. */
             email: components["schemas"]["EmailAddress"];
-            /** @description 8 to 1,024 bytes, and no easily guessed password. */
+            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
             new_account_password: components["schemas"]["Secret"];
             turnstile_token?: components["schemas"]["Secret"] | null;
         };
