@@ -46,6 +46,9 @@ pub struct PutWebhook {
     /// The secret; generated if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<Secret>,
+    /// The secret under another name. Beside `secret` it must be equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_secret: Option<Secret>,
 }
 
 /// A webhook.

@@ -117,6 +117,14 @@ async fn strangers_and_bad_values_are_refused() {
         ("url", json!({ "url": "http://10.0.0.1/hook" })),
         ("url", json!({})),
         ("secret", json!({ "url": receiver.url, "secret": "short" })),
+        (
+            "webhook_secret",
+            json!({ "url": receiver.url, "webhook_secret": "short" }),
+        ),
+        (
+            "webhook_secret",
+            json!({ "url": receiver.url, "secret": "one secret of the two", "webhook_secret": "another secret of the two" }),
+        ),
     ] {
         let refused = alice.put(agent.webhook(""), body).await;
         let refused = refused.refused(400, "VALIDATION_ERROR");
@@ -219,4 +227,22 @@ async fn a_test_is_posted_at_once_and_logged() {
         log[0]["delivery_id"].as_str().expect("an id")
     );
     alice.post(path, json!({})).await.refused(404, "NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_has_two_names() {
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let receiver = Receiver::start().await;
+    let secret = "a-secret-of-the-tests-that-is-long-enough";
+    for names in [&["webhook_secret"][..], &["secret", "webhook_secret"]] {
+        let mut body = json!({ "url": receiver.url });
+        for name in names {
+            body[name] = json!(secret);
+        }
+        let shown = alice.put(agent.webhook(""), body).await.expect(200);
+        assert_eq!(shown.data()["secret"], secret);
+        assert_eq!(shown.data()["status"], "active");
+    }
 }

@@ -2925,6 +2925,7 @@ export interface components {
             secret?: components["schemas"]["Secret"] | null;
             /** @description The address: https, and public. */
             url: string;
+            webhook_secret?: components["schemas"]["Secret"] | null;
         };
         /** @description Any JSON value. It keeps its bytes. */
         RawJson: unknown;

@@ -47,11 +47,26 @@ fn shown(row: WebhookRow, secret: Option<&WebhookSecret>) -> Webhook {
     }
 }
 
-fn chosen(given: Option<&Secret>, webhooks: &Webhooks) -> Result<WebhookSecret> {
+/// The secret that the caller has given in a field, or a new one.
+fn chosen(given: Option<(&str, &Secret)>, webhooks: &Webhooks) -> Result<WebhookSecret> {
     match given {
         None => Ok(WebhookSecret::generate(webhooks.work.random())),
-        Some(text) => WebhookSecret::parse(text.expose())
-            .map_err(|rule| Error::field("secret", "secret", rule)),
+        Some((field, text)) => {
+            WebhookSecret::parse(text.expose()).map_err(|rule| Error::field(field, "secret", rule))
+        }
+    }
+}
+
+/// The field of the body that has the secret.
+fn given(body: &PutWebhook) -> Result<Option<(&str, &Secret)>> {
+    let field = "webhook_secret";
+    match (&body.secret, &body.webhook_secret) {
+        (Some(one), Some(other)) if one != other => {
+            Err(Error::field(field, "conflict", "differs from `secret`"))
+        }
+        (Some(secret), _) => Ok(Some(("secret", secret))),
+        (None, Some(secret)) => Ok(Some((field, secret))),
+        (None, None) => Ok(None),
     }
 }
 
@@ -97,15 +112,15 @@ impl Webhooks {
 /// `PUT /agents/{agent_id}/webhook`: sets the webhook of an agent and challenges its address.
 ///
 /// Caller: the agent or its owner; the owner alone while the webhook is suspended. Body `{url,
-/// secret?}`. Calls under way to the address before are cut. Answers 200 with [`Webhook`] and its
-/// `secret`, which is not shown again. Errors: `VALIDATION_ERROR` (`url`, `secret`), `FORBIDDEN`,
-/// `AGENT_NOT_REGISTERED`.
+/// secret?}`, the secret also as `webhook_secret`. Calls under way to the address before are cut.
+/// Answers 200 with [`Webhook`] and its `secret`, which is not shown again. Errors:
+/// `VALIDATION_ERROR` (`url`, `secret`, `webhook_secret`), `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn put(
     agent: NamedAgent,
     Handle(webhooks): Handle<Webhooks>,
     Json(body): Json<PutWebhook>,
 ) -> Result<Data<Webhook>> {
-    let secret = chosen(body.secret.as_ref(), &webhooks)?;
+    let secret = chosen(given(&body)?, &webhooks)?;
     webhooks.client.check(&body.url).await?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let credential = webhooks.work.random().uuid_v7();
@@ -218,7 +233,8 @@ pub async fn rotate_secret(
             "must be from 0 to 604800",
         ));
     }
-    let secret = chosen(body.secret.as_ref(), &webhooks)?;
+    let given = body.secret.as_ref().map(|secret| ("secret", secret));
+    let secret = chosen(given, &webhooks)?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let rotated = webhooks.work.run("webhooks.rotate_secret", async |tx| {
         agents::lock_named(tx, &agent).await?;
