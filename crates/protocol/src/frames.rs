@@ -210,7 +210,7 @@ pub struct SendMessageFrame {
     /// The sender's own id, which readers see. An id sends a single message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The sender's own id under another name. Readers do not see it.
+    /// The sender's own id under another name, a UUID of version 4. Readers do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<uuid::Uuid>,
     /// The message that this one answers.

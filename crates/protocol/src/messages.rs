@@ -26,8 +26,8 @@ pub struct SendMessage {
     /// The sender's own id, which readers see. An id sends a single message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The sender's own id under another name, like the header `Idempotency-Key`. Readers do not
-    /// see it.
+    /// The sender's own id under another name, like the header `Idempotency-Key`: a UUID of version
+    /// 4. Readers do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Uuid>,
     /// The message that this one answers.

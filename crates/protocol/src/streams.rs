@@ -75,7 +75,7 @@ pub struct EndStream {
     /// The sender's own id. An id sends a single message within 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The sender's own id under another name. Readers do not see it.
+    /// The sender's own id under another name, a UUID of version 4. Readers do not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Uuid>,
     /// The message that this one answers; that of `stream.begin` if omitted.

@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use blindpipe_protocol::search::SearchToken;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use uuid::Uuid;
+use uuid::{Uuid, Variant, Version};
 
 use crate::{
     error::{Code, Error, Result},
@@ -194,10 +194,18 @@ fn key(beside: &SendFields, headers: Option<&HeaderMap>) -> Result<Option<Uuid>>
             .ok()
             .and_then(|text| Uuid::try_parse(text).ok())
     }) {
-        Some(None) => return Err(Error::field("Idempotency-Key", "format", "is no UUID")),
+        Some(None) => return Err(no_v4("Idempotency-Key")),
         Some(Some(key)) => Some(key),
         None => None,
     };
+    for (field, key) in [
+        ("idempotency_key", beside.idempotency_key),
+        ("Idempotency-Key", header),
+    ] {
+        if key.is_some_and(|key| !is_v4(&key)) {
+            return Err(no_v4(field));
+        }
+    }
     let mut given = [
         beside.client_message_id.map(|id| id.0),
         beside.idempotency_key,
@@ -214,6 +222,14 @@ fn key(beside: &SendFields, headers: Option<&HeaderMap>) -> Result<Option<Uuid>>
         )),
         None => Ok(first),
     }
+}
+
+fn is_v4(key: &Uuid) -> bool {
+    key.get_version() == Some(Version::Random) && key.get_variant() == Variant::RFC4122
+}
+
+fn no_v4(field: &str) -> Error {
+    Error::field(field, "format", "is no UUID of version 4")
 }
 
 #[cfg(test)]

@@ -3340,8 +3340,8 @@ export interface components {
             conversation_id?: components["schemas"]["ConversationId"] | null;
             /**
              * Format: uuid
-             * @description The sender's own id under another name, like the header `Idempotency-Key`. Readers do not
-             *     see it.
+             * @description The sender's own id under another name, like the header `Idempotency-Key`: a UUID of version
+             *     4. Readers do not see it.
              */
             idempotency_key?: string | null;
             in_reply_to?: components["schemas"]["MessageId"] | null;
