@@ -80,6 +80,18 @@ impl Error {
         Error::from(Code::ServiceUnavailable).retry_after(Duration::from_secs(1))
     }
 
+    /// The caller does something too often or too much of it at once: 429. `limit` is what it may
+    /// do, and `scope` the name of the limit.
+    pub fn too_many(limit: impl Into<Value>, scope: impl Into<Value>, wait: Duration) -> Self {
+        let ms = wait.as_micros().div_ceil(1000).max(1);
+        let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+        Error::from(Code::RateLimited)
+            .with("retry_after_ms", ms)
+            .with("limit", limit)
+            .with("scope", scope)
+            .retry_after(Duration::from_millis(ms))
+    }
+
     /// Adds an entry to `params`.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.params.insert(name.to_owned(), value.into());

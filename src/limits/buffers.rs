@@ -4,17 +4,14 @@
 //! The node has one budget, and each owner (a principal, or an address without one) has an eighth
 //! of it. Small pieces are not counted: [`FREE_BYTES`] says where counting begins.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::quotas::MB;
-use crate::{
-    error::{Code, Error},
-    metrics,
-};
+use crate::{error::Error, metrics};
 
 /// The part of the budget that one owner may hold.
 const OWNER_SHARE: usize = 8;
@@ -51,16 +48,19 @@ struct Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
     Node,
-    Owner,
+    /// The most that an owner may hold.
+    Owner(usize),
 }
 
 impl From<Exhausted> for Error {
     fn from(exhausted: Exhausted) -> Self {
         match exhausted {
             Exhausted::Node => Error::unavailable("the node holds as many bytes as it may"),
-            Exhausted::Owner => {
-                Error::from(Code::RateLimited).retry_after(std::time::Duration::from_secs(1))
-            }
+            Exhausted::Owner(max) => Error::too_many(
+                format!("{max} bytes at once"),
+                "held_bytes",
+                Duration::from_secs(1),
+            ),
         }
     }
 }
@@ -91,14 +91,14 @@ impl ByteBudget {
         let total = held.total + bytes;
         let own = held.owners.get(&owner).copied().unwrap_or_default() + bytes;
         let exhausted = if own > self.0.max_per_owner {
-            Some(Exhausted::Owner)
+            Some(Exhausted::Owner(self.0.max_per_owner))
         } else {
             (total > self.0.max).then_some(Exhausted::Node)
         };
         if let Some(exhausted) = exhausted {
             metrics::buffers_refused(match exhausted {
                 Exhausted::Node => "node",
-                Exhausted::Owner => "owner",
+                Exhausted::Owner(_) => "owner",
             });
             return Err(exhausted);
         }
@@ -230,16 +230,25 @@ mod tests {
         );
         let budget = ByteBudget::new(10 * MB);
         let permit = budget.take(one, 8 * MB).expect("an owner's share");
-        assert_eq!(budget.take(one, 1).err(), Some(Exhausted::Owner));
+        let refused = Exhausted::Owner(8 * MB);
+        assert_eq!(budget.take(one, 1).err(), Some(refused));
+        let body = Error::from(refused).body();
+        for (param, value) in [
+            ("retry_after_ms", serde_json::json!(1000)),
+            ("limit", "8388608 bytes at once".into()),
+            ("scope", "held_bytes".into()),
+        ] {
+            assert_eq!(body.params.extra[param], value);
+        }
         assert_eq!(budget.take(two, 3 * MB).err(), Some(Exhausted::Node));
         let bytes = permit.guard(Bytes::from_static(b"abc"));
         let part = bytes.slice(1..2);
         drop(bytes);
-        assert_eq!(budget.take(one, 1).err(), Some(Exhausted::Owner));
+        assert_eq!(budget.take(one, 1).err(), Some(refused));
         drop(part);
         let mut permit = budget.take(one, MB).expect("they are back");
         permit.grow(7 * MB).expect("up to the share");
-        assert_eq!(permit.grow(1), Err(Exhausted::Owner));
+        assert_eq!(permit.grow(1), Err(refused));
         assert_eq!(permit.bytes(), 8 * MB);
         drop(permit);
         assert!(budget.0.held.lock().owners.is_empty());

@@ -9,24 +9,17 @@ use super::{
     QuotaStatus,
     table::{Budget, Limit},
 };
-use crate::error::{Code, Error};
+use crate::error::Error;
 
 /// The 429 with everything that a client needs to wait correctly.
 pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
-    let ms = u64::try_from(wait.as_micros().div_ceil(1000))
-        .unwrap_or(u64::MAX)
-        .max(1);
     let status = QuotaStatus {
         limit,
         budget,
         remaining: 0,
         resets_in: wait,
     };
-    let mut error = Error::from(Code::RateLimited)
-        .with("retry_after_ms", ms)
-        .with("limit", budget.to_string())
-        .with("scope", limit.scope())
-        .retry_after(Duration::from_millis(ms));
+    let mut error = Error::too_many(budget.to_string(), limit.scope(), wait);
     for (name, value) in headers(&[status]) {
         error = error.header(name, value);
     }

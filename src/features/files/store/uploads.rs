@@ -133,12 +133,11 @@ pub async fn begin(work: &UnitOfWork, key: &ObjectKey, owner: Principal) -> Resu
         )
         .await?;
         if registry::count_writes(tx, owner.id()).await? >= MAX_UPLOADS_AT_ONCE {
-            let wait = std::time::Duration::from_secs(1);
-            let refusal = Error::from(Code::RateLimited)
-                .with("retry_after_ms", 1000)
-                .with("limit", format!("{MAX_UPLOADS_AT_ONCE} at once"))
-                .with("scope", format!("{}_file_upload", owner.kind()));
-            return Err(refusal.retry_after(wait));
+            return Err(Error::too_many(
+                format!("{MAX_UPLOADS_AT_ONCE} at once"),
+                format!("{}_file_upload", owner.kind()),
+                Duration::from_secs(1),
+            ));
         }
         registry::begin(tx, key, Some(owner.id()), registry::WRITE_LEASE).await
     });

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 
 use super::super::id::{StreamId, StreamKey, StreamTarget};
 use crate::{
-    error::{Code, Error, Result},
+    error::{Error, Result},
     ids::AgentId,
     limits::quotas::{
         MAX_STREAM_BACKLOG_BYTES, MAX_STREAM_BACKLOG_DELTAS, MAX_STREAM_DELTAS_PER_SECOND,
@@ -189,9 +189,5 @@ impl Rows {
 
 /// The error for one stream's rate limit, which is counted where the stream lives.
 pub(super) fn too_many(limit: String, wait: Duration) -> Error {
-    let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
-    let error = Error::from(Code::RateLimited).with("retry_after_ms", ms);
-    error
-        .with("limit", limit)
-        .with("scope", "agent_stream_delta")
+    Error::too_many(limit, "agent_stream_delta", wait)
 }

@@ -223,6 +223,13 @@ impl Caller {
             let fault = openapi::fault(method.as_str(), url.path(), status, &body);
             assert_eq!(fault, None, "docs/api/openapi.json says otherwise");
         }
+        if status == 429 {
+            let params = &body["error"]["params"];
+            let is_whole = params["retry_after_ms"].is_u64()
+                && params["limit"].is_string()
+                && params["scope"].is_string();
+            assert!(is_whole, "a refusal without its limit: {body}");
+        }
         secrets::remember_all(&body["data"]);
         for cookie in headers.get_all("set-cookie") {
             let text = cookie.to_str().unwrap_or_default();
