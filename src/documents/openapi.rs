@@ -110,9 +110,9 @@ fn tag(path: &str) -> &str {
 
 fn security(route: &Route) -> Value {
     match route.caller {
-        Access::Public if matches!(route.path, "/auth/refresh" | "/auth/logout") => {
-            json!([{ "refresh": [] }])
-        }
+        Access::Public if route.path == "/auth/refresh" => json!([{ "refresh": [] }]),
+        // Who has no session left may log out.
+        Access::Public if route.path == "/auth/logout" => json!([{ "refresh": [] }, {}]),
         Access::Public => json!([]),
         Access::User => json!([{ "user": [] }]),
         Access::Agent => json!([{ "agent": [] }]),

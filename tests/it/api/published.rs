@@ -17,6 +17,11 @@ async fn a_node_serves_the_documents_of_its_interface() {
     assert_eq!(openapi.body["openapi"], json!("3.1.0"));
     let routes = openapi.body["paths"].as_object().expect("paths");
     assert!(routes.contains_key("/events/types") && routes.contains_key("/auth/login"));
+    // Who has no session left may log out.
+    assert_eq!(
+        routes["/auth/logout"]["post"]["security"],
+        json!([{ "refresh": [] }, {}])
+    );
 
     let asyncapi = a.anon().get("/asyncapi.yaml").await.expect(200);
     assert_eq!(asyncapi.header("content-type"), Some("application/yaml"));
