@@ -17,6 +17,7 @@ use crate::{
         health::NodeStatus,
         messages::MessageWriter,
         passkeys::Passkeys,
+        published::ServedOpenApi,
         typing::Typing,
         webhooks::Webhooks,
     },
@@ -71,6 +72,7 @@ handles! {
     agents: Agents,
     typing: Typing,
     passkeys: Passkeys,
+    served_openapi: ServedOpenApi,
     webhooks: Webhooks,
     status: NodeStatus,
 }

@@ -4,15 +4,14 @@
 //! an origin of their own, may connect to nothing and store nothing. The document comes as a script,
 //! because a sandbox may not fetch it.
 
-use std::sync::LazyLock;
-
 use axum::{
+    extract::State,
     http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 
-use super::OPENAPI;
+use super::ServedOpenApi;
 use crate::{
     error::{Code, Result},
     http::Path,
@@ -36,13 +35,13 @@ const BUNDLE: &[u8] = include_bytes!("../../../vendor/swagger-ui/swagger-ui-bund
 const STYLE: &[u8] = include_bytes!("../../../vendor/swagger-ui/swagger-ui.css.gz");
 
 /// The document in the call that draws it. The page sends no requests, so it asks for no tokens.
-static DRAWING: LazyLock<Bytes> = LazyLock::new(|| {
+pub(super) fn drawing(document: &str) -> Bytes {
     let call = format!(
         "SwaggerUIBundle({{domNode:document.getElementById('interface'),supportedSubmitMethods:[],\
-         filter:true,validatorUrl:null,defaultModelsExpandDepth:0,spec:{OPENAPI}}})"
+         filter:true,validatorUrl:null,defaultModelsExpandDepth:0,spec:{document}}})"
     );
     call.into()
-});
+}
 
 /// `GET /docs`: the page.
 pub async fn page() -> Response {
@@ -55,11 +54,14 @@ pub async fn page() -> Response {
 }
 
 /// `GET /docs/{asset}`: what the page loads.
-pub async fn asset(Path(name): Path<String>) -> Result<Response> {
+pub async fn asset(
+    State(served): State<ServedOpenApi>,
+    Path(name): Path<String>,
+) -> Result<Response> {
     let (kind, bytes, is_compressed) = match name.as_str() {
         "swagger-ui-bundle.js" => ("text/javascript", Bytes::from_static(BUNDLE), true),
         "swagger-ui.css" => ("text/css", Bytes::from_static(STYLE), true),
-        "openapi.js" => ("text/javascript", DRAWING.clone(), false),
+        "openapi.js" => ("text/javascript", served.drawing, false),
         _ => return Err(Code::NotFound.into()),
     };
     let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "public, max-age=300")];

@@ -23,6 +23,7 @@ use crate::{
         agents::{Agents, Quotas},
         health::NodeStatus,
         passkeys::Passkeys,
+        published::ServedOpenApi,
         webhooks::Webhooks,
     },
     gateway::Gateway,
@@ -109,6 +110,7 @@ pub(super) async fn assemble(
         agents,
         typing: core.links.typing,
         passkeys: Passkeys::new(config)?,
+        served_openapi: ServedOpenApi::new(&config.public_url)?,
         webhooks,
         status: NodeStatus::new(metrics::install(), &pools),
     }))

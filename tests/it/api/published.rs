@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::support::{DevTools, browser, nodes, services};
+use crate::support::{DevTools, browser, nodes, nodes_with, services};
 
 /// Longest wait for the page.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -118,4 +118,23 @@ fn the_vendored_page_is_the_published_one() {
         assert_eq!(found, sum, "{name}");
     }
     assert_eq!(sums.lines().count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_served_document_names_its_own_server() {
+    let url = "https://chat.example.org/";
+    let [a] = nodes_with(&[("PUBLIC_URL", url)]).await;
+    let served = a.anon().get("/openapi.json").await.expect(200);
+    assert_eq!(
+        served.body["servers"],
+        json!([{ "url": "https://chat.example.org" }])
+    );
+    // All else is the committed document.
+    let mut committed: Value =
+        serde_json::from_str(&blindpipe::documents::openapi()).expect("JSON");
+    committed["servers"] = served.body["servers"].clone();
+    assert_eq!(served.body, committed);
+    let drawn = a.anon().request(reqwest::Method::GET, "/docs/openapi.js");
+    let drawn = drawn.send().await.expect("an answer").text().await;
+    assert!(drawn.expect("text").contains("https://chat.example.org"));
 }
