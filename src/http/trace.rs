@@ -55,7 +55,12 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     }
     drop(span);
     let elapsed = started.elapsed();
-    metrics::request(&route, known_method(&method), status, elapsed);
+    // Each path and method that a client may try would be a series.
+    let counted = match status {
+        405 => ("none", "other"),
+        _ => (route.as_str(), known_method(&method)),
+    };
+    metrics::request(counted.0, counted.1, status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
     // An answer without a cause was meant: a planned route, a full node, a drain.
     let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);

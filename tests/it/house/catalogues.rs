@@ -11,7 +11,7 @@ use blindpipe::{
 };
 use serde_json::json;
 
-use crate::support::{nodes, ulid};
+use crate::support::{ProcessNode, World, nodes, ulid};
 
 /// A path with something well-formed in place of each variable.
 fn filled(path: &str, agent: &str) -> String {
@@ -164,4 +164,34 @@ async fn metrics_have_only_series_of_the_table_and_no_ids() {
         );
     }
     assert!(text.contains(r#"http_requests_total{route="/conversations/{conversation_id}/messages",method="POST",status="201"}"#), "{text}");
+}
+
+/// Any method may be tried at any path. All refusals share a series.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_methods_share_a_series() {
+    let world = World::new(&[]).await;
+    let node = ProcessNode::start_in(&world).await;
+    let client = reqwest::Client::new();
+    for (method, path) in [
+        (reqwest::Method::PUT, "/users/me"),
+        (reqwest::Method::TRACE, "/auth/login"),
+        (reqwest::Method::DELETE, "/conversations"),
+    ] {
+        let call = client.request(method, format!("{}{path}", node.base));
+        let answer = call.header("x-forwarded-proto", "https").send().await;
+        assert_eq!(answer.expect("an answer").status(), 405);
+    }
+    let text = node.metrics().await;
+    let refused: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("status=\"405\""))
+        .collect();
+    assert_eq!(
+        refused,
+        ["http_requests_total{route=\"none\",method=\"other\",status=\"405\"} 3"]
+    );
+    for path in ["/users/me", "/auth/login", "/conversations"] {
+        let label = format!("route=\"{path}\"");
+        assert!(!text.contains(&label), "{path} has a series");
+    }
 }
