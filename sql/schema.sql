@@ -108,6 +108,28 @@ AS $function$
     select pg_current_xact_id()::text::bigint
 $function$;
 
+CREATE OR REPLACE FUNCTION oldest_webhook_delivery()
+ RETURNS timestamp with time zone
+ LANGUAGE plpgsql
+ STABLE
+AS $function$
+declare
+    day date;
+    found uuid;
+begin
+    for day in
+        select to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'webhook_delivery'::regclass order by 1
+    loop
+        select delivery_id into found from webhook_delivery
+        where delivery_id >= first_uuid_of(day) and delivery_id < first_uuid_of(day + 1) limit 1;
+        if found is not null then
+            return to_timestamp(('x' || left(replace(found::text, '-', ''), 12))::bit(48)::bigint / 1000.0);
+        end if;
+    end loop;
+    return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION public_key_of_agent()
  RETURNS trigger
  LANGUAGE plpgsql

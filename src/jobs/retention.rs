@@ -8,7 +8,8 @@ use crate::{db::Db, error::Result, metrics};
 /// Measures every table that retention cleans. A table without rows has the age 0.
 ///
 /// An age counts from the time from which the table's rule counts: the creation of a row, or the
-/// end of its validity. Each subquery reads a single entry of an index.
+/// end of its validity. Each subquery reads a single entry of an index. The age of deliveries is that
+/// of a row of their oldest day.
 pub async fn measure(db: &Db) -> Result<()> {
     let client = db.read().await?;
     let rows = client
@@ -36,10 +37,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('tool_call', (select min(created_at) from tool_call)),
                 ('tool_consent', (select min(used_at) from tool_consent)),
                 ('upload', (select min(created_at) from upload where state <> 'confirmed')),
-                ('webhook_delivery', (
-                    select min(to_date(right(c.relname, 8), 'YYYYMMDD'))::timestamptz
-                    from pg_inherits i join pg_class c on c.oid = i.inhrelid
-                    where i.inhparent = 'webhook_delivery'::regclass))
+                ('webhook_delivery', oldest_webhook_delivery())
             ) as measured (name, oldest)",
             &[],
         )

@@ -291,6 +291,9 @@ async fn each_rule_takes_what_is_too_old_and_leaves_the_rest() {
 
     // The oldest rows are those that stay.
     let text = node.metrics().await;
+    let made = "select extract(epoch from app_now())::float8
+        - (select ('x' || left(replace(delivery_id::text, '-', ''), 12))::bit(48)::bigint / 1000.0 from webhook_delivery)";
+    let made: f64 = client.query_one(made, &[]).await.expect("an age").get(0);
     let age = |table: &str| -> f64 {
         let start = format!("oldest_row_seconds{{table=\"{table}\"}} ");
         let line = text
@@ -298,6 +301,7 @@ async fn each_rule_takes_what_is_too_old_and_leaves_the_rest() {
             .find_map(|line| line.strip_prefix(start.as_str()));
         line.expect(table).parse().expect("a number")
     };
+    assert!((made - age("webhook_delivery")).abs() < 300.0, "of a row");
     for rule in &RULES {
         // Tokens keep their rows, and an object has no age before its end.
         if rule.table == "agent_token" {

@@ -60,7 +60,7 @@ const RARE: [(&str, &[&str]); 17] = [
         &[
             "inspection.server",
             "node.owns",
-            "retention.measure",
+            "oldest_webhook_delivery()",
             "rotate_webhook_deliveries()",
         ],
     ),
@@ -72,7 +72,7 @@ const RARE: [(&str, &[&str]); 17] = [
     ("pg_has_role", &["inspection.server", "node.owns"]),
     (
         "pg_inherits",
-        &["retention.measure", "rotate_webhook_deliveries()"],
+        &["oldest_webhook_delivery()", "rotate_webhook_deliveries()"],
     ),
     (
         "pg_is_in_recovery",
