@@ -6,7 +6,7 @@
 //! before once the lock is gone, and one that stays locked ends up alone.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -124,6 +124,13 @@ impl ContendedSends {
         self.notify.notify_one();
     }
 
+    /// Adds sends of which one takes too long, or waits for something that is no row of theirs. The
+    /// conversations go one by one until a commit passes.
+    pub fn add_suspect(&self, sends: Vec<PendingSend>) {
+        self.resize(|_| 1);
+        self.add(sends);
+    }
+
     /// Notes the inboxes that hold up sends.
     pub fn note_locked(&self, owners: Vec<Uuid>) {
         *self.locked.lock() = LockedInboxes {
@@ -183,7 +190,17 @@ impl ContendedSends {
         backplane: &Backplane,
         sends: &mut Vec<PendingSend>,
     ) -> Vec<PendingSend> {
-        let batch = Batch::select(sends).sends;
+        // Of a conversation that failed by itself, the first send goes alone: it may be the one that
+        // takes too long.
+        let failed = sends.first().filter(|first| first.attempts > 0);
+        let behind = match failed.map(|first| first.request.conversation) {
+            Some(one) if sends.iter().all(|send| send.request.conversation == one) => {
+                sends.split_off(1)
+            }
+            _ => Vec::new(),
+        };
+        let mut batch = Batch::select(sends).sends;
+        sends.extend(behind);
         if batch.is_empty() {
             return Vec::new();
         }
@@ -198,8 +215,16 @@ impl ContendedSends {
             }
             // They are tried again as long as their callers wait.
             Err(error) if error.is_out_of_time() => {
-                self.resize(|room| room / 2);
+                let conversations: HashSet<ConversationId> =
+                    batch.iter().map(|send| send.request.conversation).collect();
+                self.resize(|room| room.min(conversations.len()) / 2);
                 self.remember_locks();
+                if conversations.len() == 1 {
+                    // Not counted up: only a conversation that keeps changing may end a send.
+                    batch
+                        .iter_mut()
+                        .for_each(|send| send.attempts = send.attempts.max(1));
+                }
                 batch
             }
             Err(error) => {

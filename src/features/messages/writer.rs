@@ -229,7 +229,7 @@ impl WriterShard {
             .partition(|send| locks.conversations.contains(&send.request.conversation));
         // No row explains the wait: a key, the statement itself, or a lock that is gone.
         if blocked.is_empty() {
-            return self.contended.add(free);
+            return self.contended.add_suspect(free);
         }
         self.contended.note_locked(locks.inboxes);
         self.contended.add(blocked);
