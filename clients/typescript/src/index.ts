@@ -25,6 +25,7 @@ export {
 export * from "./generated/errors.js";
 export type { Hooks, Logger } from "./hooks.js";
 export { DecryptError, KeyUnavailable, UsageError } from "./e2ee/errors.js";
+export type { EpochMarks } from "./e2ee/room.js";
 export { Trust } from "./e2ee/trust.js";
 export { generateProtectionPassword } from "./e2ee/backup.js";
 export type { components, operations, paths } from "./generated/openapi.js";

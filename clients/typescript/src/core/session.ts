@@ -6,7 +6,7 @@ import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/env
 import type { EpochKey } from "../e2ee/epoch.js";
 import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
-import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
+import { type EpochMarks, type Incoming, NO_MARKS, Room, type Shown } from "../e2ee/room.js";
 import type { Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Logger } from "../hooks.js";
@@ -99,8 +99,10 @@ export class Session {
   #entry(conversationId: string): Entry {
     let entry = this.#entries.get(conversationId);
     if (!entry) {
-      const { marks, allowsClear } = this.options;
-      const room = new Room(idBytes(conversationId), allowsClear, marks.get(conversationId));
+      const { marks, allowsClear, onLearned } = this.options;
+      const onMarks = (): void => onLearned?.();
+      const mark = marks.get(conversationId);
+      const room = new Room(idBytes(conversationId), allowsClear, mark, onMarks);
       entry = {
         room,
         info: null,
@@ -115,10 +117,12 @@ export class Session {
     return entry;
   }
 
-  /** Epochs and times that a store keeps, also those of conversations that were not used since. */
+  /** What a store keeps of conversations, also of those that were not used since. */
   marks(): Map<string, EpochMarks> {
     const marks = new Map(this.options.marks);
-    for (const [id, { room }] of this.#entries) if (room.marks.epoch > 0) marks.set(id, room.marks);
+    for (const [id, { room }] of this.#entries) {
+      if (room.marks !== NO_MARKS) marks.set(id, room.marks);
+    }
     return marks;
   }
 
@@ -138,12 +142,16 @@ export class Session {
     try {
       const path = `/conversations/${conversationId}`;
       const info = await this.options.http.data<Conversation>({ method: "GET", path });
+      const members = info.members ?? [];
+      const named = new Map(members.map((member) => [principalName(principalOf(member)), member]));
+      const isPair = info.type === "direct" || info.type === "agent";
+      // Two people, or a person and an agent: nobody joins them.
+      if (isPair && (named.size > 2 || !named.has(principalName(this.options.self)))) {
+        throw new DecryptError("malformed");
+      }
       entry.info = info;
       this.#serverEpoch(entry, info.epoch, info.rotation_required);
-      const members = info.members ?? [];
-      entry.members = new Map(
-        members.map((member) => [principalName(principalOf(member)), member]),
-      );
+      entry.members = named;
       const shown = members.map((member) => ({
         principal: principalOf(member),
         visibility: member.visibility ?? ("all" as const),
@@ -425,6 +433,7 @@ export class Session {
       await this.readWraps(conversationId, entry);
     }
     const secret = this.#sealable(conversationId, entry, options.answering ?? null);
+    entry.room.sealed();
     if (place.kind === Kind.message) this.#count(entry, secret.epoch);
     return seal({
       secret,

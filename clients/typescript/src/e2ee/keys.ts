@@ -7,6 +7,7 @@ import {
   concat,
   equal,
   fromBase64,
+  fromHex,
   hex,
   idBytes,
   label,
@@ -14,6 +15,7 @@ import {
   random,
   u32,
   u8,
+  ulid,
 } from "./bytes.js";
 import { UsageError } from "./errors.js";
 import {
@@ -45,6 +47,15 @@ export function principalBytes(principal: Principal): Bytes {
 /** A name for maps: two spellings of an id are one principal. */
 export function principalName(principal: Principal): string {
   return hex(principalBytes(principal));
+}
+
+/** The principal of such a name. */
+export function namedPrincipal(name: string): Principal {
+  const bytes = fromHex(name);
+  if (bytes.length !== 17 || (bytes[0] !== 1 && bytes[0] !== 2)) {
+    throw new UsageError("not the name of a principal");
+  }
+  return { type: bytes[0] === 1 ? "user" : "agent", id: ulid(bytes.subarray(1)) };
 }
 
 export interface PublicKeys {

@@ -4,7 +4,15 @@ import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
 import type { EpochKey } from "./epoch.js";
 import { DecryptError, type DecryptReason } from "./errors.js";
-import { type OpeningKeys, type Principal, isUsable, keyId, principalBytes, principalName } from "./keys.js";
+import {
+  type OpeningKeys,
+  type Principal,
+  isUsable,
+  keyId,
+  namedPrincipal,
+  principalBytes,
+  principalName,
+} from "./keys.js";
 import {
   type DirectoryKey,
   type Notice,
@@ -38,11 +46,25 @@ const MAX_REMEMBERED_MESSAGES = 10_000;
 /** The messages that a member may read. */
 export type Visibility = "all" | "addressed";
 
-/** The highest epoch and time of all newest secrets; people keep them for ever. */
+/** What outlives the program of a conversation, as JSON; people keep it for ever. */
 export interface EpochMarks {
+  /** The highest epoch of all newest secrets. */
   readonly epoch: number;
+  /** The highest time of all newest secrets. */
   readonly time: number;
+  /**
+   * The members that the last seal was for, by `principalName`. Whoever joined since is named at
+   * the next start.
+   */
+  readonly members?: Readonly<Record<string, Visibility>>;
+  /** An envelope was seen: nothing goes in clear. */
+  readonly encrypted?: boolean;
+  /** Members or keys have changed since the newest secret, so a fresh one is due. */
+  readonly changed?: boolean;
 }
+
+/** The marks of a conversation of which nothing is known. */
+export const NO_MARKS: EpochMarks = { epoch: 0, time: 0 };
 
 /** The epoch as the server tells it. */
 export interface ServerEpoch {
@@ -117,38 +139,62 @@ interface Member {
 }
 
 export class Room {
-  #members: Map<string, Member> | null = null;
+  #members: Map<string, Member> | null;
+  /** The members that the last seal was for. */
+  #sealedFor: Map<string, Member> | null;
   readonly #held = new Map<string, EpochKey>();
   #newest: Newest | null = null;
   #marks: EpochMarks;
   #server: ServerEpoch = { epoch: 0, rotationRequired: false, messages: 0 };
-  /** Keys or visibilities have changed since the newest secret. */
-  #hasChanged = false;
-  #wasEncrypted: boolean;
   readonly #remembered = new Set<string>();
 
   constructor(
     readonly conversation: Bytes,
     /** An agent's developer said that it takes clear text. */
     private readonly allowsClear = false,
-    marks: EpochMarks = { epoch: 0, time: 0 },
+    marks: EpochMarks = NO_MARKS,
+    /** The marks are others than before. */
+    private readonly onMarks: () => void = () => {},
   ) {
     this.#marks = marks;
-    this.#wasEncrypted = marks.epoch > 0;
+    this.#sealedFor = this.#members = marks.members ? restoreMembers(marks.members) : null;
   }
 
   get marks(): EpochMarks {
     return this.#marks;
   }
 
+  #mark(changes: Partial<EpochMarks>): void {
+    this.#marks = { ...this.#marks, ...changes };
+    this.onMarks();
+  }
+
   /** Whether anything here was ever encrypted. Such a conversation never goes back. */
   get wasEncrypted(): boolean {
-    return this.#wasEncrypted;
+    return this.#marks.epoch > 0 || this.#marks.encrypted === true;
   }
 
   /** An envelope came, whether it opens or not. */
   sawEnvelope(): void {
-    this.#wasEncrypted = true;
+    if (!this.#marks.encrypted) this.#mark({ encrypted: true });
+  }
+
+  /** Keys or visibilities have changed since the newest secret. */
+  get #hasChanged(): boolean {
+    return this.#marks.changed === true;
+  }
+
+  set #hasChanged(changed: boolean) {
+    if (changed !== this.#hasChanged) this.#mark({ changed });
+  }
+
+  /** Something is sealed for the members of now. */
+  sealed(): void {
+    const before = this.#sealedFor;
+    const members = this.#members;
+    if (before === members) return;
+    this.#sealedFor = members;
+    if (members && !isSameMembers(before, members)) this.#mark({ members: storeMembers(members) });
   }
 
   get server(): ServerEpoch {
@@ -215,7 +261,7 @@ export class Room {
     if (opened.secret.kind === 2 && !isSigned) {
       throw new DecryptError(pin ? "bad_signature" : "unknown_sender_key");
     }
-    this.#wasEncrypted = true;
+    this.sawEnvelope();
     const isAbove = opened.epoch > this.#marks.epoch || opened.madeAt > this.#marks.time;
     const isNewest = isSigned && this.#becomesNewest(opened, now);
     // What has changed since is not mended by the secret of before, which a new start reads again.
@@ -234,7 +280,9 @@ export class Room {
 
   #setNewest({ secret, epoch, madeAt, rotator }: OpenedWrap, maySeal: boolean): void {
     const { marks } = this;
-    this.#marks = { epoch: Math.max(marks.epoch, epoch), time: Math.max(marks.time, madeAt) };
+    if (epoch > marks.epoch || madeAt > marks.time) {
+      this.#mark({ epoch: Math.max(marks.epoch, epoch), time: Math.max(marks.time, madeAt) });
+    }
     this.#newest = { secret, time: madeAt, rotator, maySeal };
   }
 
@@ -296,7 +344,7 @@ export class Room {
     const others = [...(this.#members ?? [])].filter(([name]) => name !== self);
     const doAllSpeak =
       this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
-    if (this.#wasEncrypted || this.#server.epoch > 0 || doAllSpeak) return "encrypted";
+    if (this.wasEncrypted || this.#server.epoch > 0 || doAllSpeak) return "encrypted";
     const mayBeClear = pins.me.type === "user" || this.allowsClear;
     return clearChosen && mayBeClear ? "clear" : "ask_person";
   }
@@ -348,7 +396,7 @@ export class Room {
     } catch (error) {
       throw error instanceof DecryptError ? this.#refusal(error, envelope) : error;
     }
-    this.#wasEncrypted = true;
+    this.sawEnvelope();
     pins.heard(sender);
     const pin = pins.find(sender, opened.header.keyId)!;
     const notices = this.#judge(pins.me, pin, incoming, now);
@@ -389,7 +437,7 @@ export class Room {
   /** Nothing in clear is taken for said where encryption is possible. */
   clear(me: Principal, { sender, place }: Incoming): Shown {
     const isAllowed = me.type === "user" || (this.allowsClear && this.#server.epoch === 0);
-    if (this.#wasEncrypted || place.kind !== Kind.message || !isAllowed) {
+    if (this.wasEncrypted || place.kind !== Kind.message || !isAllowed) {
       throw new Refusal("clear", []);
     }
     return { opened: null, pin: null, standing: null, notices: [notice("not_encrypted", sender)] };
@@ -405,6 +453,27 @@ export class Room {
       this.#remembered.delete(this.#remembered.values().next().value!);
     }
   }
+}
+
+function storeMembers(members: ReadonlyMap<string, Member>): Record<string, Visibility> {
+  return Object.fromEntries([...members].map(([name, { visibility }]) => [name, visibility]));
+}
+
+function restoreMembers(stored: Readonly<Record<string, Visibility>>): Map<string, Member> {
+  return new Map(
+    Object.entries(stored).map(([name, visibility]) => [
+      name,
+      { principal: namedPrincipal(name), visibility },
+    ]),
+  );
+}
+
+function isSameMembers(
+  before: ReadonlyMap<string, Member> | null,
+  now: ReadonlyMap<string, Member>,
+): boolean {
+  if (before?.size !== now.size) return false;
+  return [...now].every(([name, { visibility }]) => before.get(name)?.visibility === visibility);
 }
 
 /** Handlers get no old message; nobody gets an old delta or tool request. */
