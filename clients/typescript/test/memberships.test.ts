@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
-import type { ConsentStore, Conversation } from "@blindpipe/client";
+import type { ConsentStore, Conversation, ToolRequest } from "@blindpipe/client";
 import { type StoredConsents, newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { attackedAgent, attackedPerson } from "./attacks.js";
@@ -73,9 +73,11 @@ test("a tool request of an agent that is no member runs nothing", async () => {
       await asking(user, async ({ agentId }, conversation) => {
         // It was approved, and removed before it runs.
         const said = (): Promise<unknown> => conversation.send("please");
+        let asked: ToolRequest | null = null;
         await collect(user, said, async (all) => {
           const last = all.at(-1)!;
           if (last.type !== "tool_request") return false;
+          asked = last.request;
           await last.request.remember();
           hide(proxy, agentId);
           user.client.session.forget(conversation.id);
@@ -86,6 +88,10 @@ test("a tool request of an agent that is no member runs nothing", async () => {
         // The next run of the program is given the same request once more.
         for await (const event of user.client.events()) if (event.type === "caught_up") break;
         assert.deepEqual(victim.faults.slice(0, 1), ["not_member"]);
+        // An agent that is stopped waits for the handlers that wait for an answer.
+        proxy.onAnswer = () => undefined;
+        user.client.session.forget(conversation.id);
+        await asked!.deny();
       });
     },
     { tools: TOOLS },
