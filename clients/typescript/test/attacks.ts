@@ -13,7 +13,9 @@ export class Victim {
   readonly notices: [type: string, principalId: string][] = [];
   /** The conversations that notices named. */
   readonly places: [type: string, conversationId: string | null][] = [];
+  connections = 0;
   readonly hooks = {
+    connected: (): void => void this.connections++,
     undecryptable: ({ reason }: { reason: string }): void => void this.faults.push(reason),
     key_changed: (told: {
       type: string;

@@ -1,15 +1,22 @@
 // What a client knew before a restart binds it after the restart, whatever the server says then.
 import assert from "node:assert/strict";
-import { mkdtemp } from "node:fs/promises";
+import { appendFile, mkdtemp, readFile, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { Agent, type AgentOptions } from "@blindpipe/client/agent";
+import { setTimeout as pause } from "node:timers/promises";
+import {
+  Agent,
+  type AgentOptions,
+  type Handled,
+  type HandledStore,
+  filePins,
+} from "@blindpipe/client/agent";
 import type { Client } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { Victim, attackedPerson, signInBehind } from "./attacks.js";
-import { Proxy, type Value } from "./proxy.js";
+import { Victim, again, attackedPerson, changed, isMessage, signInBehind } from "./attacks.js";
+import { type Answer, Proxy, type Value } from "./proxy.js";
 import { answerTo, running, signIn, texts, until } from "./support.js";
 
 let cluster: DevCluster;
@@ -107,7 +114,8 @@ test("who left while a device was off is named", async () => {
     const group = await user.client.openGroup([bob.client.userId, eve.client.userId]);
     await group.send("before");
     const { client, victim } = await restarted(user, proxy);
-    await eve.client.account.http.data({ method: "DELETE", path: `/groups/${group.id}/members/${eve.client.userId}` });
+    const path = `/groups/${group.id}/members/${eve.client.userId}`;
+    await eve.client.account.http.data({ method: "DELETE", path });
     await client.conversation(group.id).send("after");
     assert.deepEqual(victim.told("member_removed"), [eve.client.userId]);
   });
@@ -205,4 +213,126 @@ test("after an envelope, an agent that is started again neither hears nor says c
     await until(() => faults.length + heard.length > 0);
     assert.deepEqual([heard, faults], [[], ["clear"]]);
   });
+});
+
+/** Notes the newest frame of a message that passes. */
+function watchMessages(proxy: Proxy): { newest: Value } {
+  const seen: { newest: Value } = { newest: null };
+  proxy.onFrame = (frame) => {
+    if (isMessage(frame)) seen.newest = frame;
+    return [frame];
+  };
+  return seen;
+}
+
+test("a message that was handled before a restart is not handled again", async (t) => {
+  const made = await cluster.agent("elephant", ada.client);
+  const proxy = await Proxy.start(made.url);
+  t.after(() => proxy.close());
+  const seen = watchMessages(proxy);
+  const path = join(await mkdtemp(join(tmpdir(), "pins-")), "pins.json");
+  const victim = new Victim();
+  const options = { ...made, url: proxy.url, pins: path, hooks: victim.hooks };
+  for (const text of ["before", "after"]) {
+    const agent = new Agent(options).on("message", async (ctx) => {
+      victim.heard.push(ctx.text);
+      await ctx.reply("heard");
+    });
+    await running(agent, async () => {
+      const conversation = await ada.client.openAgent(made.agentId);
+      if (text === "after") {
+        await until(() => victim.connections === 2);
+        proxy.say(again(seen.newest));
+      }
+      await answerTo(ada, () => conversation.send(text));
+    });
+  }
+  assert.deepEqual(victim.heard, ["before", "after"]);
+
+  const handledPath = `${path}.handled`;
+  assert.equal((await stat(handledPath)).mode & 0o777, 0o600);
+  // A line that a crash cut off, and one of more than 31 days ago, are left out.
+  const whole = await readFile(handledPath, "utf8");
+  const [line] = whole.split("\n");
+  await writeFile(handledPath, `${line!.replace(/^\d+/, "1000")}\n${whole}${line!.slice(0, -20)}`);
+  const kept = await filePins(path).loadHandled();
+  assert.equal(kept.length, 2);
+  assert.equal(await readFile(handledPath, "utf8"), whole);
+  await filePins(path).addHandled(kept.slice(0, 1));
+  assert.deepEqual(await filePins(path).loadHandled(), [...kept, kept[0]]);
+});
+
+test("a file of handled messages does not grow with the age of the process", async () => {
+  const path = join(await mkdtemp(join(tmpdir(), "pins-")), "pins.json");
+  const store = filePins(path);
+  const handled = (at: number): Handled => ({
+    at,
+    conversationId: newUlid(),
+    sender: ada.client.self,
+    clientMessageId: newUlid(),
+  });
+  await store.addHandled([handled(Date.now())]);
+  await appendFile(`${path}.handled`, "torn");
+  await store.addHandled(Array.from({ length: 10_000 }, () => handled(1000)));
+  const lines = (await readFile(`${path}.handled`, "utf8")).trimEnd().split("\n");
+  assert.equal(lines.length, 1);
+});
+
+test("that a message was handled is kept before it is acknowledged", async (t) => {
+  const made = await cluster.agent("careful", ada.client);
+  const proxy = await Proxy.start(made.url);
+  t.after(() => proxy.close());
+  const seen = watchMessages(proxy);
+  const kept: Handled[] = [];
+  const keptAtAck: number[] = [];
+  let tries = 0;
+  const store: HandledStore = {
+    load: async () => null,
+    save: async () => {},
+    loadHandled: async () => [],
+    addHandled: async (handled) => {
+      await pause(300);
+      if (tries++ === 0) throw new Error("the disk is full");
+      kept.push(...handled);
+    },
+  };
+  proxy.onClientFrame = (frame) => {
+    const seq = Number(String(frame.cursor).split("-")[1]);
+    if (frame.type === "ack" && seq >= seen.newest?.seq) keptAtAck.push(kept.length);
+    return frame;
+  };
+  const agent = new Agent({ ...made, url: proxy.url, pins: store }).on("message", () => {});
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(made.agentId);
+    await conversation.send("one");
+    await until(() => keptAtAck.length > 0, 20_000);
+  });
+  assert.deepEqual([tries, keptAtAck[0], kept[0]!.sender], [2, 1, ada.client.self]);
+});
+
+test("a message under another spelling of its conversation's id is not handled again", async (t) => {
+  const made = await cluster.agent("literate", ada.client);
+  const proxy = await Proxy.start(made.url);
+  t.after(() => proxy.close());
+  const seen = watchMessages(proxy);
+  const victim = new Victim();
+  const answers = new Map<string, Answer>();
+  proxy.onAnswer = ({ method, path }, answer) => {
+    if (method === "GET") answers.set(path, answer);
+    return undefined;
+  };
+  const agent = new Agent({ ...made, url: proxy.url, hooks: victim.hooks });
+  agent.on("message", async (ctx) => {
+    victim.heard.push(ctx.text);
+    await ctx.reply("heard");
+  });
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(made.agentId);
+    await answerTo(ada, () => conversation.send("once"));
+    const conversation_id = conversation.id.toLowerCase();
+    proxy.before = ({ path }) => answers.get(path.replace(conversation_id, conversation.id));
+    proxy.say({ ...again(changed(seen.newest, { conversation_id })), conversation_id });
+    await answerTo(ada, () => conversation.send("and more"));
+  });
+  assert.deepEqual([victim.heard, victim.faults], [["once", "and more"], []]);
 });

@@ -13,7 +13,7 @@ export {
   type SendOptions,
 } from "./context.js";
 export type { AgentOptions } from "./options.js";
-export type { PinStore, StoredTrust } from "./pin-store.js";
+export type { HandledStore, PinStore, StoredTrust } from "./pin-store.js";
 export { filePins } from "./pin-store.js";
 export type { CallOptions, CallResult } from "./tool-calls.js";
 export { toNode, verifyDelivery, type WebhookHandler, type WebhookSecrets } from "./webhook.js";
@@ -28,5 +28,7 @@ export {
 // A class for each code of the service.
 export * from "../generated/errors.js";
 export type { Hooks, Logger } from "../hooks.js";
+export type { Handled } from "../core/session.js";
+export type { EpochMarks } from "../e2ee/room.js";
 export type { EventObject, Grant, Message, Sent } from "../core/types.js";
 export { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";

@@ -4,7 +4,7 @@ import type { EpochMarks } from "../e2ee/room.js";
 import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
 import { Trust } from "../e2ee/trust.js";
-import { Session } from "../core/session.js";
+import { type Handled, Session } from "../core/session.js";
 import type { AgentKeys } from "../core/types.js";
 import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, SILENT } from "../hooks.js";
@@ -13,7 +13,7 @@ import type { Socket } from "../transport/socket.js";
 import { type AgentOptions, checkKeyOrPlaintext, seedsOf } from "./options.js";
 import { Outbox } from "./outbox.js";
 import type { AgentParts } from "./parts.js";
-import { type PinStore, filePins } from "./pin-store.js";
+import { type PinStore, filePins, keepsHandled } from "./pin-store.js";
 import { ToolCalls } from "./tool-calls.js";
 
 /** A started agent. */
@@ -64,8 +64,10 @@ export async function start(
       hooks.call("key_changed", details);
     },
     onLearned: () => saver.soon(),
+    onHandled: (handled) => saver.handled(handled),
   });
   saver.hold(pins, session);
+  if (keepsHandled(store)) session.resumeHandled(await store.loadHandled());
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
   return {
@@ -215,6 +217,8 @@ class Saver {
   #last: Promise<boolean> = Promise.resolve(true);
   #timer: ReturnType<typeof setTimeout> | null = null;
   #hasChanged = false;
+  /** Messages that were handled, and that the store does not keep yet. */
+  #handled: Handled[] = [];
 
   constructor(
     private readonly store: PinStore | null,
@@ -230,12 +234,34 @@ class Saver {
     if (this.store) this.#timer ??= setTimeout(() => void this.save(), SAVE_DELAY_MS);
   }
 
+  /** A message was handled. It is kept before it is acknowledged. */
+  handled(handled: Handled): void {
+    if (keepsHandled(this.store)) this.#handled.push(handled);
+  }
+
   /** Many may wait for one save: it keeps what all of them have learned. */
   save(): Promise<boolean> {
     if (this.#timer) clearTimeout(this.#timer);
     this.#timer = null;
-    this.#last = this.#last.then(() => this.#write());
+    this.#last = this.#last.then(async () => {
+      const isHandledKept = await this.#writeHandled();
+      return (await this.#write()) && isHandledKept;
+    });
     return this.#last;
+  }
+
+  async #writeHandled(): Promise<boolean> {
+    const adding = this.#handled;
+    if (adding.length === 0 || !keepsHandled(this.store)) return true;
+    this.#handled = [];
+    try {
+      await this.store.addHandled(adding);
+      return true;
+    } catch {
+      this.#handled = [...adding, ...this.#handled];
+      this.logger.error("the handled messages could not be stored");
+      return false;
+    }
   }
 
   async #write(): Promise<boolean> {

@@ -1,5 +1,5 @@
 /** The conversations of a principal: the secrets that open, and those that may seal. */
-import { type Bytes, base64, fromBase64, idBytes, isId } from "../e2ee/bytes.js";
+import { type Bytes, base64, fromBase64, hex, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
 import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
@@ -23,6 +23,15 @@ import type {
   Sent,
 } from "./types.js";
 
+/** A message that was handled. */
+export interface Handled {
+  /** When, in Unix milliseconds. */
+  readonly at: number;
+  readonly conversationId: string;
+  readonly sender: Principal;
+  readonly clientMessageId: string;
+}
+
 export interface SessionOptions {
   readonly http: Http;
   readonly self: Principal;
@@ -40,10 +49,14 @@ export interface SessionOptions {
   readonly onNotice: (notice: Notice, conversationId: string | null) => void;
   /** Pins or marks have changed, which a store keeps. */
   readonly onLearned?: (() => void) | undefined;
+  /** A message was handled, which a store keeps too. */
+  readonly onHandled?: ((handled: Handled) => void) | undefined;
 }
 
 /** A conversation as far as it is known. */
 export interface Entry {
+  /** Its id in the spelling that was met first. */
+  readonly id: string;
   readonly room: Room;
   info: Conversation | null;
   recipients: readonly Recipient[];
@@ -80,9 +93,12 @@ export class RotationGrace {
 export class Session {
   readonly directory: Directory;
   readonly grace = new RotationGrace();
+  /** By the bytes of their ids: another spelling is no other conversation. */
   readonly #entries = new Map<string, Entry>();
+  readonly #stored = new Map<string, readonly [id: string, marks: EpochMarks]>();
 
   constructor(readonly options: SessionOptions) {
+    for (const mark of options.marks) this.#stored.set(hex(idBytes(mark[0])), mark);
     this.directory = new Directory(options.http, options.pins, (notices) => {
       options.onLearned?.();
       for (const notice of notices) {
@@ -97,13 +113,15 @@ export class Session {
   }
 
   #entry(conversationId: string): Entry {
-    let entry = this.#entries.get(conversationId);
+    const bytes = idBytes(conversationId);
+    const name = hex(bytes);
+    let entry = this.#entries.get(name);
     if (!entry) {
-      const { marks, allowsClear, onLearned } = this.options;
-      const onMarks = (): void => onLearned?.();
-      const mark = marks.get(conversationId);
-      const room = new Room(idBytes(conversationId), allowsClear, mark, onMarks);
+      const { allowsClear, onLearned } = this.options;
+      const [id, marks] = this.#stored.get(name) ?? [conversationId];
+      const room = new Room(bytes, allowsClear, marks, () => onLearned?.());
       entry = {
+        id,
         room,
         info: null,
         recipients: [],
@@ -112,15 +130,19 @@ export class Session {
         loading: null,
         envelopes: new Envelopes(),
       };
-      this.#entries.set(conversationId, entry);
+      this.#entries.set(name, entry);
     }
     return entry;
+  }
+
+  #known(conversationId: string): Entry | undefined {
+    return isId(conversationId) ? this.#entries.get(hex(idBytes(conversationId))) : undefined;
   }
 
   /** What a store keeps of conversations, also of those that were not used since. */
   marks(): Map<string, EpochMarks> {
     const marks = new Map(this.options.marks);
-    for (const [id, { room }] of this.#entries) {
+    for (const { id, room } of this.#entries.values()) {
       if (room.marks !== NO_MARKS) marks.set(id, room.marks);
     }
     return marks;
@@ -245,14 +267,14 @@ export class Session {
       case "relation.created":
       case "relation.revoked": {
         const id = event.conversation_id ?? (data["conversation_id"] as string | undefined);
-        const entry = id && this.#entries.get(id);
+        const entry = id && this.#known(id);
         if (entry) entry.isStale = true;
       }
     }
   }
 
   async #observeRotation(rotation: KeyRotation): Promise<void> {
-    const entry = this.#entries.get(rotation.conversation_id);
+    const entry = this.#known(rotation.conversation_id);
     // A rotator is judged by the members, which a running read may still fetch.
     await entry?.loading?.catch(() => {});
     // An epoch that was never read is read when it is needed.
@@ -283,7 +305,7 @@ export class Session {
 
   /** Members or keys have changed by one's own act, whose event comes later. */
   forget(conversationId: string): void {
-    const entry = this.#entries.get(conversationId);
+    const entry = this.#known(conversationId);
     if (entry) entry.isStale = true;
   }
 
@@ -384,8 +406,17 @@ export class Session {
   /** A message that was handled is not handled again under another event. */
   remember(message: Message): void {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
-    const { room } = this.#entry(message.conversation_id);
-    if (message.client_message_id) room.remember(sender, message.client_message_id);
+    const { conversation_id: conversationId, client_message_id: clientMessageId } = message;
+    if (!clientMessageId) return;
+    this.#entry(conversationId).room.remember(sender, clientMessageId);
+    this.options.onHandled?.({ at: Date.now(), conversationId, sender, clientMessageId });
+  }
+
+  /** The messages that an earlier run has handled, oldest first. */
+  resumeHandled(handled: Iterable<Handled>): void {
+    for (const { conversationId, sender, clientMessageId } of handled) {
+      this.#entry(conversationId).room.remember(sender, clientMessageId);
+    }
   }
 
   hasHandled({ conversation_id, client_message_id, sender }: Message): boolean {
@@ -394,7 +425,7 @@ export class Session {
 
   /** Whether a sealed message with this id is known, such as that which ends a stream. */
   isRemembered(conversationId: string, sender: Principal, clientMessageId: string): boolean {
-    const room = this.#entries.get(conversationId)?.room;
+    const room = this.#known(conversationId)?.room;
     return isId(clientMessageId) && (room?.isRemembered(sender, clientMessageId) ?? false);
   }
 
