@@ -92,8 +92,8 @@ async fn open_loop(
     let (mut answered, mut under_way) = (Vec::new(), FuturesUnordered::new());
     let mut sent = 0;
     loop {
-        let due = (started.elapsed().as_secs_f64() * per_second) as usize;
-        while sent < due && started.elapsed() < span {
+        let due = started.elapsed().as_secs_f64() * per_second;
+        while (sent as f64) < due && started.elapsed() < span {
             let (user, conversation) = &senders[sent % senders.len()];
             under_way.push(user.say(conversation, "x"));
             sent += 1;

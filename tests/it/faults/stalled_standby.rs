@@ -170,7 +170,7 @@ async fn no_repeat_acknowledges_what_no_standby_has() {
     let primary = Primary::start("ghost").await;
     let url = primary.server.serving_url();
     let nodes = nodes_with(&[("LIMIT_OVERRIDES", LOAD_LIMITS), ("DATABASE_URL", &url)]).await;
-    nothing_is_acknowledged(&primary, &nodes).await;
+    Box::pin(nothing_is_acknowledged(&primary, &nodes)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +192,7 @@ async fn no_repeat_acknowledges_what_no_standby_has_behind_a_pooler() {
         .expect("a PgBouncer");
     let url = through(Some(pooler.port()), &primary.server.serving_url());
     let nodes = nodes_with(&[("LIMIT_OVERRIDES", LOAD_LIMITS), ("DATABASE_URL", &url)]).await;
-    nothing_is_acknowledged(&primary, &nodes).await;
+    Box::pin(nothing_is_acknowledged(&primary, &nodes)).await;
 }
 
 /// A restart of Postgres shows the commits that waited. Their repeats wait for the standby too.

@@ -223,7 +223,7 @@ impl Caller {
             let fault = openapi::fault(method.as_str(), url.path(), status, &body);
             assert_eq!(fault, None, "docs/api/openapi.json says otherwise");
         }
-        if status == 429 {
+        if status == 429 && method != Method::HEAD {
             let params = &body["error"]["params"];
             let is_whole = params["retry_after_ms"].is_u64()
                 && params["limit"].is_string()
