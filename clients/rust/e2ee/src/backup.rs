@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     Error, Id, KeyId, PrivateKeys, PublicKeys, Result, Secret,
-    bytes::{Reader, gcm_open, gcm_seal, hkdf, label, prefixed},
+    bytes::{Reader, gcm_open, gcm_seal, hkdf, label, prefixed, sha256},
 };
 
 const VERSION: u8 = 1;
@@ -292,8 +292,35 @@ pub fn generate_password(rng: &mut impl CryptoRng) -> Zeroizing<String> {
     Zeroizing::new(letters.collect())
 }
 
+/// Recognises the account's password, and does not hold it.
+#[derive(Clone)]
+pub struct AccountPassword {
+    salt: [u8; 32],
+    hash: [u8; 32],
+}
+
+impl AccountPassword {
+    #[must_use]
+    pub fn new(password: &str, rng: &mut impl CryptoRng) -> Self {
+        let mut salt = [0; 32];
+        rng.fill_bytes(&mut salt);
+        let hash = account_hash(&salt, password);
+        Self { salt, hash }
+    }
+
+    #[must_use]
+    pub fn is(&self, password: &str) -> bool {
+        account_hash(&self.salt, password) == self.hash
+    }
+}
+
+fn account_hash(salt: &[u8; 32], password: &str) -> [u8; 32] {
+    let password: Zeroizing<String> = Zeroizing::new(password.nfkc().collect());
+    sha256(&[salt, password.as_bytes()])
+}
+
 /// Whether a person may choose this password. That it is not the account's is for the client to
-/// check.
+/// check, by [`AccountPassword`].
 ///
 /// # Errors
 ///

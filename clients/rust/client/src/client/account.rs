@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use blindpipe_e2ee::backup::AccountPassword;
 use blindpipe_protocol::{
     accounts::{KeyBackupSummary, LoggedOut, Refreshed, SignedIn},
     envelope::Data,
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use crate::{
     Error, Result, Server,
     hooks::Hooks,
-    transport::{Answer, Bearer, Call, Http},
+    transport::{Answer, Bearer, Call, Http, rng},
 };
 
 /// A token is renewed this long before its end.
@@ -37,6 +38,8 @@ struct State {
     /// The refresh cookie: name and value.
     cookie: Option<String>,
     identity: Option<Identity>,
+    /// Of the sign-in, if it was by a password.
+    password: Option<AccountPassword>,
 }
 
 pub(super) struct Account {
@@ -125,6 +128,19 @@ impl Account {
         );
         self.state.lock().identity = Some(identity.clone());
         Ok(identity)
+    }
+
+    /// The sign-in was by this password, which the server has seen.
+    pub(super) fn signed_in_by(&self, password: &str) {
+        let password = AccountPassword::new(password, &mut rng());
+        self.state.lock().password = Some(password);
+    }
+
+    /// Whether the sign-in was by this password.
+    pub(super) fn is_password(&self, text: &str) -> bool {
+        let state = self.state.lock();
+        let password = state.password.as_ref();
+        password.is_some_and(|password| password.is(text))
     }
 
     fn take(&self, token: &str, seconds: u64) {

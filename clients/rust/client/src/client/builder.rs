@@ -171,6 +171,7 @@ impl ClientBuilder {
     ///
     /// Every refusal of the service.
     pub async fn register(self, new: Registration) -> Result<Client> {
+        let password = new.password.clone();
         let body = Register {
             email: EmailAddress(new.email),
             code: MailedCode(new.code),
@@ -182,7 +183,9 @@ impl ClientBuilder {
             device_name: self.device_name.clone().map(DeviceName),
             platform: self.platform.clone().map(Platform),
         };
-        self.sign_in("/auth/register", &body).await
+        let client = self.sign_in("/auth/register", &body).await?;
+        client.0.account.signed_in_by(&password);
+        Ok(client)
     }
 
     /// Signs in with a password.
@@ -199,7 +202,9 @@ impl ClientBuilder {
             device_name: self.device_name.clone().map(DeviceName),
             platform: self.platform.clone().map(Platform),
         };
-        self.sign_in("/auth/login", &body).await
+        let client = self.sign_in("/auth/login", &body).await?;
+        client.0.account.signed_in_by(password);
+        Ok(client)
     }
 
     /// Signs in with a mailed code.

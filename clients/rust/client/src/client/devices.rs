@@ -70,9 +70,13 @@ impl Devices<'_> {
     ///
     /// # Errors
     ///
-    /// `malformed` for a password that is too short; every refusal of the service.
+    /// `malformed` for a password that is too short, and for that of this run's sign-in, which the
+    /// server has seen; every refusal of the service.
     pub async fn create(&self, password: &str) -> Result<()> {
         backup::check_password(password)?;
+        if self.0.0.account.is_password(password) {
+            return Err(blindpipe_e2ee::Error::Malformed.into());
+        }
         self.set_up(password, Vec::new(), None).await
     }
 

@@ -288,3 +288,18 @@ async fn clear_text_goes_out_only_by_choice_and_comes_marked() {
     assert_eq!(notices, ["not_encrypted"]);
     plain.stop().await;
 }
+
+#[tokio::test]
+async fn the_password_that_the_server_sees_protects_no_backup() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let phone = cluster.device(&ada, 1, "phone").await.expect("a device");
+    let made = phone.devices().create(&ada.password).await;
+    let malformed = blindpipe_client::e2ee::Error::Malformed;
+    assert!(
+        matches!(made, Err(blindpipe_client::Error::Decrypt(it)) if it == malformed),
+        "{made:?}"
+    );
+    let made = phone.devices().create("another password than that").await;
+    made.expect("made");
+}
