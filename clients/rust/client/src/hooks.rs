@@ -53,7 +53,8 @@ pub enum Hook {
     Notice {
         /// The notice.
         notice: Notice,
-        /// The conversation, if it is about one.
+        /// The conversation that it is about, or in which its key was read; none if it stands in no
+        /// single one.
         conversation_id: Option<ConversationId>,
     },
     /// A handler failed for the last time. The event counts as handled.

@@ -38,6 +38,6 @@ pub use self::{
     files::NewFile,
     hooks::Hook,
     session::{InboxEvent, OpenedMessage, OpenedSender},
-    store::{FileStore, MemoryStore, Store},
+    store::{FileStore, Handled, MemoryStore, Store},
     transport::{Clock, Server},
 };

@@ -7,7 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use blindpipe_e2ee::{Id, Principal};
+use blindpipe_protocol::ids::ConversationId;
 use parking_lot::Mutex;
+
+use crate::session::{hex, unhex};
 
 /// Keeps one document of a client, which is replaced as a whole.
 ///
@@ -27,9 +31,70 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Nothing was replaced.
     fn save(&self, document: &[u8]) -> io::Result<()>;
+
+    /// An agent's messages that were handled at `since` (Unix milliseconds) or later, oldest first.
+    /// Earlier ones may be forgotten. With a store that keeps none, a message of the last 31 days may
+    /// be handled once more after a restart.
+    ///
+    /// # Errors
+    ///
+    /// They may be there and cannot be read.
+    fn load_handled(&self, _since: u64) -> io::Result<Vec<Handled>> {
+        Ok(Vec::new())
+    }
+
+    /// Adds handled messages. They are durable once this returns.
+    ///
+    /// # Errors
+    ///
+    /// None may have been added.
+    fn add_handled(&self, _handled: &[Handled]) -> io::Result<()> {
+        Ok(())
+    }
 }
 
-/// A file of mode 0600.
+/// A message that an agent has handled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handled {
+    /// Unix milliseconds.
+    pub at: u64,
+    /// Where it stands.
+    pub conversation_id: ConversationId,
+    /// Who signed it.
+    pub sender: Principal,
+    /// The sender's own id for it.
+    pub client_message_id: Id,
+}
+
+impl Handled {
+    /// A line of a file. A torn one is not read: each ends with a mark of its own.
+    fn line(&self) -> String {
+        let Self {
+            at,
+            conversation_id,
+            sender,
+            client_message_id,
+        } = self;
+        let (sender, id) = (sender.to_hex(), hex(client_message_id));
+        format!("{at} {conversation_id} {sender} {id} .\n")
+    }
+
+    fn of_line(line: &str) -> Option<Self> {
+        let parts: Vec<_> = line.split(' ').collect();
+        let [at, conversation_id, sender, id, ".\n"] = parts[..] else {
+            return None;
+        };
+        Some(Self {
+            at: at.parse().ok()?,
+            conversation_id: conversation_id.parse().ok()?,
+            sender: Principal::from_hex(sender).ok()?,
+            client_message_id: unhex(id)?,
+        })
+    }
+}
+
+/// A file of mode 0600. A second one, with `.handled` behind the name, has a line for each message
+/// that an agent has handled within 31 days.
 #[derive(Clone, Debug)]
 pub struct FileStore(PathBuf);
 
@@ -38,6 +103,38 @@ impl FileStore {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
+
+    fn handled(&self) -> PathBuf {
+        beside(&self.0, ".handled")
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.to_owned().into_os_string();
+    name.push(suffix);
+    name.into()
+}
+
+/// Writes beside the file, and renames.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = beside(path, &format!(".{}.tmp", std::process::id()));
+    // A file that somebody else laid there is neither followed nor written to.
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    let mut file = options.open(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    sync_folder(path)
+}
+
+fn sync_folder(of: &Path) -> io::Result<()> {
+    let folder = of.parent().filter(|it| !it.as_os_str().is_empty());
+    fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }
 
 impl Store for FileStore {
@@ -50,35 +147,67 @@ impl Store for FileStore {
     }
 
     fn save(&self, document: &[u8]) -> io::Result<()> {
-        let mut beside = self.0.clone().into_os_string();
-        beside.push(format!(".{}.tmp", std::process::id()));
-        // A file that somebody else laid there is neither followed nor written to.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        replace(&self.0, document)
+    }
+
+    fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {
+        let path = self.handled();
+        let text = match fs::read(&path) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let lines = text.split_inclusive('\n').map(Handled::of_line);
+        let found: Vec<_> = lines.flatten().filter(|it| it.at >= since).collect();
+        let kept: String = found.iter().map(Handled::line).collect();
+        if kept != text {
+            replace(&path, kept.as_bytes())?;
         }
+        Ok(found)
+    }
+
+    fn add_handled(&self, handled: &[Handled]) -> io::Result<()> {
+        let path = self.handled();
+        let is_new = !path.exists();
         let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&beside)?;
-        file.write_all(document)?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.0)?;
-        let folder = self.0.parent().filter(|it| !it.as_os_str().is_empty());
-        fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+        let mut file = options.append(true).create(true).mode(0o600).open(&path)?;
+        let before = file.metadata()?.len();
+        let lines: String = handled.iter().map(Handled::line).collect();
+        let written = file.write_all(lines.as_bytes());
+        if let Err(error) = written.and_then(|()| file.sync_all()) {
+            // The next line does not stand behind a torn one.
+            file.set_len(before).ok();
+            return Err(error);
+        }
+        if is_new { sync_folder(&path) } else { Ok(()) }
     }
 }
 
 /// For tests, and for clients that end with their process.
 #[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<Option<Vec<u8>>>);
+pub struct MemoryStore {
+    document: Mutex<Option<Vec<u8>>>,
+    handled: Mutex<Vec<Handled>>,
+}
 
 impl Store for MemoryStore {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
-        Ok(self.0.lock().clone())
+        Ok(self.document.lock().clone())
     }
 
     fn save(&self, document: &[u8]) -> io::Result<()> {
-        *self.0.lock() = Some(document.to_owned());
+        *self.document.lock() = Some(document.to_owned());
+        Ok(())
+    }
+
+    fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {
+        let mut handled = self.handled.lock();
+        handled.retain(|it| it.at >= since);
+        Ok(handled.clone())
+    }
+
+    fn add_handled(&self, handled: &[Handled]) -> io::Result<()> {
+        self.handled.lock().extend_from_slice(handled);
         Ok(())
     }
 }
@@ -90,6 +219,14 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn save(&self, document: &[u8]) -> io::Result<()> {
         (**self).save(document)
+    }
+
+    fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {
+        (**self).load_handled(since)
+    }
+
+    fn add_handled(&self, handled: &[Handled]) -> io::Result<()> {
+        (**self).add_handled(handled)
     }
 }
 
@@ -114,6 +251,30 @@ mod tests {
             assert_eq!(loaded.as_deref(), Some(document.as_bytes()));
         }
         assert_eq!(fs::read_to_string(&others).expect("read"), "theirs");
+        fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    fn torn_and_old_lines_are_left_out() {
+        let name = format!("blindpipe-handled-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        let store = FileStore::new(folder.join("pins"));
+        assert!(store.load_handled(0).expect("none").is_empty());
+        let handled = [5, 7, 8].map(|at| Handled {
+            at,
+            conversation_id: ConversationId(uuid::Uuid::from_u128(at.into())),
+            sender: Principal::User([1; 16]),
+            client_message_id: [2; 16],
+        });
+        store.add_handled(&handled).expect("added");
+        let path = folder.join("pins.handled");
+        let torn = &handled[0].line()[..40];
+        let text = fs::read_to_string(&path).expect("a file") + torn;
+        fs::write(&path, text).expect("written");
+        assert_eq!(store.load_handled(7).expect("two"), handled[1..]);
+        store.add_handled(&handled[..1]).expect("added");
+        assert_eq!(store.load_handled(0).expect("three").len(), 3);
         fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -10,7 +10,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::{
     Error, Result,
-    bytes::{hkdf, label, prefixed, sha256},
+    bytes::{hex, hkdf, label, prefixed, sha256, unhex},
 };
 
 /// The 16 bytes of a ULID or a UUID. Ids are compared as bytes: one id has several spellings.
@@ -46,6 +46,23 @@ impl Principal {
             2 => Ok(Self::Agent(id)),
             _ => Err(Error::Malformed),
         }
+    }
+
+    /// The bytes in hex, as stores name a principal.
+    #[must_use]
+    pub fn to_hex(self) -> String {
+        hex(self.to_bytes())
+    }
+
+    /// The principal that [`Self::to_hex`] names.
+    ///
+    /// # Errors
+    ///
+    /// `malformed` for anything else.
+    pub fn from_hex(text: &str) -> Result<Self> {
+        unhex(text)
+            .ok_or(Error::Malformed)
+            .and_then(Self::from_bytes)
     }
 
     #[must_use]

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use blindpipe_e2ee::{
     AgentKey, PrivateKeys,
-    room::Marks,
+    room::{MAX_MESSAGE_AGE, Marks},
     to_base64,
     trust::{DirectoryKey, Policy, Trust},
 };
@@ -12,6 +12,7 @@ use blindpipe_protocol::{
     agents::{CheckAgentKey, CheckedAgentKey, RegisterAgentKey, RegisteredAgentKey},
     errors::Code,
     ids::{AgentId, ConversationId, Principal},
+    messages::Message,
     text::{Scheme, Secret},
 };
 use futures_util::{FutureExt, future::BoxFuture};
@@ -24,6 +25,7 @@ use crate::{
     ApiError, Clock, Error, Result, Server, Store,
     hooks::{Hook, Hooks},
     session::{Keys, Session, SessionParts, hex, principal},
+    store::Handled,
     transport::{Bearer, Call, Http, Socket},
 };
 
@@ -62,6 +64,9 @@ pub(crate) struct Core {
     /// The socket, while a run holds one.
     pub(super) socket: Mutex<Option<Arc<Socket>>>,
     store: Option<Arc<dyn Store>>,
+    /// Handled messages that the store does not have yet. Its lock is held while anything is stored:
+    /// nobody acknowledges what somebody else still writes.
+    unsaved: Mutex<Vec<Handled>>,
 }
 
 struct AgentToken(Secret);
@@ -89,6 +94,7 @@ impl Core {
         let held = config.keys.iter().map(AgentKey::keys).collect();
         let keys = check_keys(&http, agent_id, held, &config.clock).await?;
         let (trust, marks) = load_trust(config, &keys)?;
+        let handled = load_handled(config)?;
         let me = Principal::Agent(agent_id);
         let opening = keys.iter().map(Into::into).collect();
         let own: Vec<_> = keys.iter().map(directory_key).collect();
@@ -100,12 +106,13 @@ impl Core {
             keys: signer.map(|signer| Keys { signer, opening }),
             trust,
             marks,
+            handled,
             clear_allowed,
             max_message_age: config.max_message_age,
             hooks: hooks.clone(),
             clock: config.clock.clone(),
         });
-        session.pin(me, &own);
+        session.pin(me, &own, None);
         Ok(Arc::new(Self {
             agent_id,
             token: config.token.clone(),
@@ -116,6 +123,7 @@ impl Core {
             clear_allowed,
             socket: Mutex::default(),
             store: config.store.clone(),
+            unsaved: Mutex::default(),
         }))
     }
 
@@ -158,12 +166,28 @@ impl Core {
         socket.filter(|socket| socket.is_ready())
     }
 
-    /// Keeps pins and marks where the developer said. A failure is told to the hook, and what was
-    /// not kept is kept by the next save.
+    /// The message was handled. The next save stores that, before the message is acknowledged.
+    pub(super) async fn remember(&self, message: &Message) {
+        let handled = self.session.remember(message).await;
+        if self.store.is_some() {
+            self.unsaved.lock().extend(handled);
+        }
+    }
+
+    /// Keeps pins, marks and handled messages where the developer said. A failure is told to the
+    /// hook, and what was not kept is kept by the next save.
     pub(super) fn save(&self) -> bool {
         let Some(store) = &self.store else {
             return true;
         };
+        let mut unsaved = self.unsaved.lock();
+        if !unsaved.is_empty() {
+            if store.add_handled(&unsaved).is_err() {
+                self.hooks.call(&Hook::StoreFailed);
+                return false;
+            }
+            unsaved.clear();
+        }
         if !self.session.take_dirty() {
             return true;
         }
@@ -290,20 +314,25 @@ fn load_trust(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
     Ok((trust, restore_marks(&document["marks"])))
 }
 
+/// The messages that may come again: none older than a handler would be given.
+fn load_handled(config: &Config) -> Result<Vec<Handled>> {
+    let Some(store) = &config.store else {
+        return Ok(Vec::new());
+    };
+    let max_age = config.max_message_age.unwrap_or(MAX_MESSAGE_AGE);
+    let since = config.clock.now_ms().saturating_sub(max_age);
+    store.load_handled(since).map_err(Error::Store)
+}
+
 pub(crate) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {
-    let stored = marks.iter().map(|(id, marks)| {
-        let Marks { epoch, time } = marks;
-        (id.to_string(), json!({ "epoch": epoch, "time": time }))
-    });
+    let stored = marks
+        .iter()
+        .map(|(id, marks)| (id.to_string(), marks.store()));
     Value::Object(stored.collect())
 }
 
 pub(crate) fn restore_marks(stored: &Value) -> HashMap<ConversationId, Marks> {
     let stored = stored.as_object().into_iter().flatten();
-    let marks = stored.filter_map(|(id, marks)| {
-        let epoch = u32::try_from(marks["epoch"].as_u64()?).ok()?;
-        let time = marks["time"].as_u64()?;
-        Some((id.parse().ok()?, Marks { epoch, time }))
-    });
+    let marks = stored.filter_map(|(id, marks)| Some((id.parse().ok()?, Marks::restore(marks)?)));
     marks.collect()
 }

@@ -133,7 +133,7 @@ impl Handlers {
             })?;
         }
         if let Some(message) = handled {
-            core.session.remember(&message).await;
+            core.remember(&message).await;
         }
         Ok(())
     }

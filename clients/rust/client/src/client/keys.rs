@@ -124,6 +124,7 @@ impl Client {
             }),
             trust,
             marks,
+            handled: Vec::new(),
             clear_allowed: false,
             max_message_age: None,
             hooks: self.0.hooks.clone(),

@@ -48,6 +48,8 @@ impl Client {
         let entry = session.load(id).await?;
         let is_due = is_due(&session, &entry, answering);
         drop(entry);
+        // What is due stays due, also if this program ends now.
+        self.save_if_dirty();
         if is_due {
             self.rotate(id).await?;
         }
@@ -105,7 +107,11 @@ impl Client {
     pub(super) async fn rotate_away(&self, id: ConversationId) -> Result<()> {
         let session = self.session()?;
         session.forget(id);
-        session.load(id).await?.room.require_rotation();
+        let mut entry = session.load(id).await?;
+        entry.room.require_rotation();
+        session.note_marks(&entry);
+        drop(entry);
+        self.save_if_dirty();
         self.rotate(id).await
     }
 
@@ -181,7 +187,7 @@ impl Client {
             previous: previous.unwrap_or_default(),
             rotator: principal_id(session.me),
             rotator_keys: &keys.signer,
-            time: session.clock.now_ms().max(entry.room.marks().time + 1),
+            time: session.clock.now_ms().max(entry.room.latest_time() + 1),
         };
         let mut wraps = Vec::new();
         for recipient in &entry.recipients {

@@ -52,6 +52,14 @@ impl Changes {
         self.all = self.next();
     }
 
+    /// Whether a member's keys have changed since the conversation was shown anything.
+    pub(super) fn has_more_for(&self, entry: &Entry) -> bool {
+        let mut changed = self.of.iter();
+        self.latest > entry.seen_changes
+            && changed
+                .any(|(of, numbers)| numbers.keys > entry.seen_changes && entry.room.is_member(*of))
+    }
+
     /// Gives a conversation what it has not seen.
     pub(super) fn show(&self, entry: &mut Entry) {
         let seen = std::mem::replace(&mut entry.seen_changes, self.latest);
@@ -150,6 +158,15 @@ impl Session {
     /// The keys of somebody changed, in the directory or by a tap.
     pub(super) fn keys_changed(&self, of: Owner) {
         self.changes.lock().keys(of);
+        self.note_changed(of);
+    }
+
+    /// A rotation is due where `of` reads, also after a restart before the next look.
+    fn note_changed(&self, of: Owner) {
+        for marks in self.marks.lock().values_mut() {
+            let members = marks.members.as_ref();
+            marks.changed |= members.is_some_and(|members| members.contains_key(&of));
+        }
     }
 
     /// The tap: a person takes the key for that principal's.
@@ -174,6 +191,7 @@ impl Session {
         changes.keys(of);
         changes.list(of);
         drop(changes);
+        self.note_changed(of);
         self.mark_dirty();
     }
 }

@@ -37,7 +37,7 @@ impl Session {
                 .query("cursor", cursor);
             let page: KeyHolders = self.http.data(call).await?;
             for holder in page.members {
-                self.pin_holder(&holder);
+                self.pin_holder(&holder, of);
                 // The directory keeps retired keys for old signatures; nothing is given to them.
                 let current = holder.devices.iter().filter(|key| key.retired_at.is_none());
                 recipients.push(Recipient {
@@ -60,7 +60,7 @@ impl Session {
             Ok(page) => page
                 .members
                 .iter()
-                .for_each(|holder| self.pin_holder(holder)),
+                .for_each(|holder| self.pin_holder(holder, of)),
             Err(error) if is_missing(&error) => {}
             Err(error) => return Err(error),
         }
@@ -87,7 +87,7 @@ impl Session {
             Err(error) => return Err(error),
         };
         let keys: Vec<_> = keys.iter().map(directory_key).collect();
-        self.pin(who, &keys);
+        self.pin(who, &keys, None);
         Ok(())
     }
 
@@ -98,18 +98,24 @@ impl Session {
         }
     }
 
-    fn pin_holder(&self, holder: &KeyHolder) {
+    fn pin_holder(&self, holder: &KeyHolder, of: ConversationId) {
         let keys = holder.devices.iter().map(directory_key);
-        self.pin(holder.principal_id, &keys.collect::<Vec<_>>());
+        self.pin(holder.principal_id, &keys.collect::<Vec<_>>(), Some(of));
     }
 
-    pub(crate) fn pin(&self, of: Principal, keys: &[DirectoryKey]) {
+    /// `conversation_id`: where these keys were read.
+    pub(crate) fn pin(
+        &self,
+        of: Principal,
+        keys: &[DirectoryKey],
+        conversation_id: Option<ConversationId>,
+    ) {
         let now = self.clock.now_ms();
         let notices: Vec<Notice> = self.trust.lock().directory(principal(of), keys, now);
         self.mark_dirty();
         for notice in notices {
             self.keys_changed(notice.about);
-            self.tell(&[notice], None);
+            self.tell(&[notice], conversation_id);
         }
     }
 }
@@ -170,7 +176,7 @@ pub(crate) fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<[u8; 16]> {
+pub(crate) fn unhex(text: &str) -> Option<[u8; 16]> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then(|| number.to_be_bytes())
 }

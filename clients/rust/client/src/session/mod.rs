@@ -15,14 +15,14 @@ use std::{
 };
 
 use blindpipe_e2ee::{
-    EpochKey, Id, PrivateKeys,
+    EpochKey, Id, Principal as Owner, PrivateKeys,
     envelope::{self, Draft, Place, View},
     room::{Marks, Room, ServerEpoch, Visibility},
     trust::{Notice, Trust},
     wrap::OpeningKey,
 };
 use blindpipe_protocol::{
-    conversations::{Conversation, Member},
+    conversations::{Conversation, ConversationKind, Member},
     group_keys::{OwnGroupKeys, WrappedKey},
     groups,
     ids::{ConversationId, Principal},
@@ -33,7 +33,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 pub use self::types::{InboxEvent, OpenedMessage, OpenedSender};
 use self::{answered::Envelopes, changes::Changes};
 pub(crate) use self::{
-    directory::{Recipient, hex},
+    directory::{Recipient, hex, unhex},
     opening::{Found, foreign},
     types::{
         clear_message, envelope_of, is_sealed, message_id, payload_of, principal, raw, unix_ms,
@@ -42,6 +42,7 @@ pub(crate) use self::{
 use crate::{
     Error, Result,
     hooks::{Hook, Hooks},
+    store::Handled,
     transport::{Call, Clock, Http, is_missing, rng},
 };
 
@@ -59,6 +60,8 @@ pub(crate) struct SessionParts {
     pub(crate) keys: Option<Keys>,
     pub(crate) trust: Trust,
     pub(crate) marks: HashMap<ConversationId, Marks>,
+    /// The messages that an earlier run has handled, oldest first.
+    pub(crate) handled: Vec<Handled>,
     /// An agent's developer takes clear text.
     pub(crate) clear_allowed: bool,
     /// An agent's bound for the age of messages, milliseconds.
@@ -74,6 +77,8 @@ pub(crate) struct Session {
     pub(crate) trust: Mutex<Trust>,
     pub(crate) clock: Clock,
     marks: Mutex<HashMap<ConversationId, Marks>>,
+    /// What an earlier run has handled, until the conversation is looked at.
+    handled: Mutex<HashMap<ConversationId, Vec<(Owner, Id)>>>,
     clear_allowed: bool,
     max_message_age: Option<u64>,
     hooks: Hooks,
@@ -132,7 +137,13 @@ pub(crate) struct SealOptions<'a> {
 
 impl Session {
     pub(crate) fn new(parts: SessionParts) -> Self {
+        let mut handled = HashMap::<_, Vec<_>>::new();
+        for each in parts.handled {
+            let of = handled.entry(each.conversation_id).or_default();
+            of.push((each.sender, each.client_message_id));
+        }
         Self {
+            handled: Mutex::new(handled),
             http: parts.http,
             me: parts.me,
             keys: parts.keys,
@@ -182,8 +193,12 @@ impl Session {
             if let Some(age) = self.max_message_age {
                 room = room.with_max_message_age(age);
             }
-            let marks = self.marks.lock().get(&id).copied();
-            let entry = Entry::new(id, room.with_marks(marks.unwrap_or_default()));
+            let marks = self.marks.lock().get(&id).cloned();
+            let mut room = room.with_marks(marks.unwrap_or_default());
+            for message in self.handled.lock().remove(&id).unwrap_or_default() {
+                room.remember(message);
+            }
+            let entry = Entry::new(id, room);
             Arc::new(Slot {
                 is_stale: AtomicBool::default(),
                 entry: Arc::new(AsyncMutex::new(entry)),
@@ -196,9 +211,35 @@ impl Session {
     async fn lock(&self, id: ConversationId) -> EntryGuard {
         let slot = self.slot(id);
         let mut entry = slot.entry.clone().lock_owned().await;
+        let has_changed = entry.room.must_rotate();
         self.changes.lock().show(&mut entry);
+        if entry.room.must_rotate() != has_changed {
+            self.note_marks(&entry);
+        }
         entry.is_stale |= slot.is_stale.swap(false, Ordering::Relaxed);
         entry
+    }
+
+    /// Keeps what outlives the program. A change of keys that the conversation was not shown yet
+    /// counts.
+    pub(crate) fn note_marks(&self, entry: &Entry) {
+        let mut noted = entry.room.marks();
+        noted.changed |= self.changes.lock().has_more_for(entry);
+        let mut marks = self.marks.lock();
+        let before = marks.get(&entry.id);
+        if before.map_or(noted != Marks::default(), |before| *before != noted) {
+            marks.insert(entry.id, noted);
+            drop(marks);
+            self.mark_dirty();
+        }
+    }
+
+    /// An envelope came, whether or not it opens.
+    fn note_envelope_seen(&self, entry: &mut Entry) {
+        if !entry.room.was_encrypted() {
+            entry.room.saw_envelope();
+            self.note_marks(entry);
+        }
     }
 
     /// The conversation with its members, their keys, and this member's newest wrap.
@@ -217,12 +258,20 @@ impl Session {
         let id = entry.id;
         let call = Call::get(format!("/conversations/{id}"));
         let mut info: Conversation = self.http.data(call).await?;
-        server_epoch(entry, info.epoch, info.rotation_required);
         let members = info.members.take().unwrap_or_default();
         let shown: Vec<_> = members.iter().map(shown_member).collect();
         info.members = Some(members);
+        let me = principal(self.me);
+        // Two people, or a person and an agent: nobody joins them.
+        if info.r#type != ConversationKind::Group
+            && (shown.len() > 2 || !shown.iter().any(|(who, _)| *who == me))
+        {
+            return Err(blindpipe_e2ee::Error::Malformed.into());
+        }
+        server_epoch(entry, info.epoch, info.rotation_required);
         let notices = entry.room.members(&shown);
         self.tell(&notices, Some(id));
+        self.note_marks(entry);
         if self.has_keys() {
             entry.recipients = self.read_recipients(id).await?;
             if info.epoch > 0 {
@@ -267,7 +316,7 @@ impl Session {
                 self.tell(&taken.notices, Some(entry.id));
             }
         }
-        self.marks.lock().insert(entry.id, entry.room.marks());
+        self.note_marks(entry);
         self.mark_dirty();
     }
 
@@ -285,7 +334,8 @@ impl Session {
 
     /// An envelope came that this client cannot look into: nothing goes in clear there any more.
     pub(crate) async fn saw_envelope(&self, id: ConversationId) {
-        self.lock(id).await.room.saw_envelope();
+        let mut entry = self.lock(id).await;
+        self.note_envelope_seen(&mut entry);
     }
 
     /// Whether the content for this conversation is sealed; else it goes in clear.
@@ -313,7 +363,7 @@ impl Session {
         options: SealOptions<'_>,
     ) -> Result<Vec<u8>> {
         let mut entry = self.load(id).await?;
-        if entry.room.server().epoch > entry.room.marks().epoch {
+        if entry.room.server().epoch > entry.room.highest_epoch() {
             self.read_wraps(&mut entry, None).await?;
         }
         // A person rotates before a send; where the limit forbids that, the newest goes on.
@@ -337,6 +387,9 @@ impl Session {
             content,
         };
         let sealed = envelope::seal(&draft, &mut rng())?;
+        if entry.room.sealed() {
+            self.note_marks(&entry);
+        }
         if matches!(place, Place::Message { .. }) {
             count(&mut entry, epoch);
         }

@@ -15,7 +15,7 @@ use blindpipe_protocol::{
 use super::{
     Entry, EntryGuard, OpenedMessage, OpenedSender, Session, count, envelope_of, principal, unix_ms,
 };
-use crate::{Error, Result, transport::is_missing};
+use crate::{Error, Result, store::Handled, transport::is_missing};
 
 /// Something that was found in a conversation.
 pub(crate) struct Found<'a> {
@@ -68,6 +68,7 @@ impl Session {
         let header = Header::parse(found.envelope)?;
         let entry = self.load(found.conversation_id).await;
         let mut entry = entry.map_err(foreign)?;
+        self.note_envelope_seen(&mut entry);
         if self.has_keys() {
             if entry.room.epoch_key(header.epoch, header.sid).is_none() {
                 self.read_wraps(&mut entry, Some(header.epoch)).await?;
@@ -129,13 +130,18 @@ impl Session {
         }
     }
 
-    /// A message that was handled is not handled again under another event.
-    pub(crate) async fn remember(&self, message: &Message) {
+    /// A message that was handled is not handled again under another event. Answers what a store
+    /// is to keep of it.
+    pub(crate) async fn remember(&self, message: &Message) -> Option<Handled> {
         let mut entry = self.lock(message.conversation_id).await;
-        if let Some(id) = message.client_message_id {
-            let sender = principal(message.sender.id);
-            entry.room.remember((sender, id.0.into_bytes()));
-        }
+        let handled = Handled {
+            at: self.clock.now_ms(),
+            conversation_id: message.conversation_id,
+            sender: principal(message.sender.id),
+            client_message_id: message.client_message_id?.0.into_bytes(),
+        };
+        let message = (handled.sender, handled.client_message_id);
+        entry.room.remember(message).then_some(handled)
     }
 }
 

@@ -59,7 +59,7 @@ impl InboxEvent {
 pub struct OpenedSender {
     /// The user or agent.
     pub principal: Principal,
-    /// A user's device.
+    /// A user's device, by the server's word: the signature names a key, and no device.
     pub device_id: Option<String>,
     /// The key that signed; none in clear.
     pub key: Option<KeyId>,

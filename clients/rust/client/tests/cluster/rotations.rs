@@ -9,7 +9,7 @@ use std::{
 };
 
 use blindpipe_client::{
-    Client, Clock, Error, Hook,
+    Client, Clock, Error, Hook, MemoryStore,
     protocol::ids::{ConversationId, Principal},
     testing::TestUser,
 };
@@ -29,6 +29,7 @@ struct Limited {
     clock: Clock,
     is_limited: Arc<AtomicBool>,
     told: Arc<Mutex<Vec<ConversationId>>>,
+    store: Arc<MemoryStore>,
 }
 
 async fn limited(cluster: &Shared) -> Limited {
@@ -42,7 +43,9 @@ async fn limited(cluster: &Shared) -> Limited {
         let is_refused = call.ends_with("/rotate") && limits.load(Ordering::Relaxed);
         is_refused.then_some(Fault::Refusal(429))
     });
+    let store = Arc::new(MemoryStore::default());
     let builder = Client::builder(proxy.server()).clock(clock.clone());
+    let builder = builder.store(store.clone());
     let builder = builder.on_hook(move |hook| {
         if let Hook::NotRotated { conversation_id } = hook {
             telling.lock().push(*conversation_id);
@@ -55,6 +58,7 @@ async fn limited(cluster: &Shared) -> Limited {
         clock,
         is_limited,
         told,
+        store,
     }
 }
 
@@ -88,6 +92,13 @@ async fn nothing_is_said_under_a_secret_that_a_removed_member_holds() {
     let sent = group.send("without Eve").await;
     assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
     assert_eq!(*limited.told.lock(), [group.id(), group.id()]);
+    // What is due stays due over a restart.
+    let again = Client::builder(limited.proxy.server()).store(limited.store.clone());
+    let again = again.clock(limited.clock.clone()).resume().await;
+    let again = again.expect("a session").expect("it is live");
+    let group = again.conversation(group.id());
+    let sent = group.send("without Eve").await;
+    assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
     limited.is_limited.store(false, Ordering::Relaxed);
     group.send("without Eve").await.expect("sent");
     let after = group.info().await.expect("read");

@@ -2,6 +2,7 @@
 //! which secret may seal. Events go in, decisions come out.
 
 mod reading;
+mod stored;
 mod types;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -42,6 +43,8 @@ struct Newest {
 pub struct Room {
     conversation: Id,
     members: Option<BTreeMap<Principal, Visibility>>,
+    /// The members that the last seal was for.
+    sealed_for: Option<BTreeMap<Principal, Visibility>>,
     held: BTreeMap<(u32, Sid), EpochKey>,
     newest: Option<Newest>,
     highest_epoch: u32,
@@ -64,6 +67,7 @@ impl Room {
         Self {
             conversation,
             members: None,
+            sealed_for: None,
             held: BTreeMap::new(),
             newest: None,
             highest_epoch: 0,
@@ -83,7 +87,10 @@ impl Room {
     pub fn with_marks(mut self, marks: Marks) -> Self {
         self.highest_epoch = marks.epoch;
         self.latest_time = marks.time;
-        self.encrypted = marks.epoch > 0;
+        self.encrypted = marks.encrypted || marks.epoch > 0;
+        self.changed = marks.changed;
+        self.members.clone_from(&marks.members);
+        self.sealed_for = marks.members;
         self
     }
 
@@ -96,11 +103,35 @@ impl Room {
 
     /// For a store.
     #[must_use]
-    pub const fn marks(&self) -> Marks {
+    pub fn marks(&self) -> Marks {
         Marks {
             epoch: self.highest_epoch,
             time: self.latest_time,
+            members: self.sealed_for.clone(),
+            encrypted: self.encrypted,
+            changed: self.changed,
         }
+    }
+
+    /// The highest epoch of all newest secrets.
+    #[must_use]
+    pub const fn highest_epoch(&self) -> u32 {
+        self.highest_epoch
+    }
+
+    /// The latest time of all newest secrets, Unix milliseconds.
+    #[must_use]
+    pub const fn latest_time(&self) -> u64 {
+        self.latest_time
+    }
+
+    /// Something is sealed for the members of now. True if these are others than before.
+    pub fn sealed(&mut self) -> bool {
+        let is_other = self.sealed_for != self.members;
+        if is_other {
+            self.sealed_for.clone_from(&self.members);
+        }
+        is_other
     }
 
     /// The epoch as the server told it last.
@@ -219,19 +250,21 @@ impl Room {
     fn becomes_newest(&self, opened: &Wrap, now: u64) -> bool {
         let epoch = opened.key.epoch();
         let above = epoch > self.highest_epoch || opened.time > self.latest_time;
-        // Marks outlive the program; the secret itself is read from the server again.
-        let marked = Marks {
-            epoch,
-            time: opened.time,
-        };
-        let above = above || self.newest.is_none() && marked == self.marks();
+        let above = above || self.is_resumed(opened);
         above && opened.time <= now.saturating_add(MAX_WRAP_AHEAD)
     }
 
+    /// Marks outlive the program; the secret itself is read from the server again.
+    fn is_resumed(&self, opened: &Wrap) -> bool {
+        let marked = (self.highest_epoch, self.latest_time);
+        self.newest.is_none() && (opened.key.epoch(), opened.time) == marked
+    }
+
     fn newest_is(&mut self, opened: &Wrap, may_seal: bool) {
+        // The secret of before a restart answers no change that was found after it.
+        self.changed &= self.is_resumed(opened);
         self.highest_epoch = self.highest_epoch.max(opened.key.epoch());
         self.latest_time = self.latest_time.max(opened.time);
-        self.changed = false;
         self.newest = Some(Newest {
             epoch: opened.key.epoch(),
             sid: opened.key.sid(),

@@ -1,5 +1,7 @@
 //! The inputs and the decisions of a room.
 
+use std::collections::BTreeMap;
+
 use crate::{
     Error, Principal, Sid,
     envelope::{Opened, Place},
@@ -15,6 +17,25 @@ pub enum Visibility {
     Addressed,
 }
 
+impl Visibility {
+    /// The name in the interface and in stores.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Addressed => "addressed",
+        }
+    }
+
+    /// The visibility of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::All, Self::Addressed]
+            .into_iter()
+            .find(|it| it.name() == name)
+    }
+}
+
 /// The epoch as the server tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerEpoch {
@@ -24,12 +45,20 @@ pub struct ServerEpoch {
     pub messages: u64,
 }
 
-/// The highest epoch and time of all newest secrets. People keep them for ever.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The highest epoch and time of all newest secrets, and what else outlives the program. People keep
+/// them for ever.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub epoch: u32,
     /// Unix milliseconds by the rotator's clock.
     pub time: u64,
+    /// The members that the last seal was for; none before the first. Whoever joined since is named
+    /// at the next start.
+    pub members: Option<BTreeMap<Principal, Visibility>>,
+    /// An envelope was seen: nothing goes in clear.
+    pub encrypted: bool,
+    /// Members, their keys or their visibilities have changed since the newest secret.
+    pub changed: bool,
 }
 
 /// The secret that this client seals with, or the step that must come first.

@@ -16,7 +16,7 @@ impl Trust {
         let principals: Map<_, _> = self
             .pins
             .iter()
-            .map(|(of, pins)| (name(*of), store_pins(pins)))
+            .map(|(of, pins)| (of.to_hex(), store_pins(pins)))
             .collect();
         json!({ "principals": principals })
     }
@@ -35,7 +35,9 @@ impl Trust {
         let mut trust = Self::new(me, policy, own);
         let principals = stored["principals"].as_object().ok_or(Error::Malformed)?;
         for (name, pins) in principals {
-            trust.pins.insert(principal(name)?, restore_pins(pins)?);
+            trust
+                .pins
+                .insert(Principal::from_hex(name)?, restore_pins(pins)?);
         }
         Ok(trust)
     }
@@ -94,15 +96,6 @@ fn optional_id(stored: &Value) -> Result<Option<KeyId>> {
     let text = stored.as_str();
     text.map(|text| unhex(text).ok_or(Error::Malformed))
         .transpose()
-}
-
-/// The bytes of the principal in hex.
-fn name(principal: Principal) -> String {
-    hex(principal.to_bytes())
-}
-
-fn principal(name: &str) -> Result<Principal> {
-    Principal::from_bytes(unhex(name).ok_or(Error::Malformed)?)
 }
 
 #[cfg(test)]

@@ -56,18 +56,7 @@ async fn an_injected_member_is_named_before_the_first_message_sealed_for_it() {
     .await;
     let conversation = group(&ada, &[&bob]).await;
     conversation.send("for Bob").await.expect("sent");
-    proxy.on_answer(|call, answer| {
-        let is_info = call.starts_with("GET /conversations/") && !call.contains("/messages");
-        if let Some(members) = answer["data"]["members"].as_array_mut().filter(|_| is_info) {
-            members.push(json!({
-                "principal_type": "user",
-                "principal_id": STRANGER,
-                "display_name": "Carol",
-                "role": "member",
-                "joined_at": "2026-01-01T00:00:00.000Z",
-            }));
-        }
-    });
+    proxy.on_answer(inject_member);
     let posted = log.clone();
     proxy.on_request(move |call, _| {
         if call.starts_with("POST /conversations/") && call.ends_with("/messages") {
@@ -81,6 +70,76 @@ async fn an_injected_member_is_named_before_the_first_message_sealed_for_it() {
     let sent = log.iter().position(|it| *it == "message").expect("sent");
     let named = log[..sent].iter().filter(|it| **it == "member_added");
     assert_eq!(named.count(), 2, "Carol and the stranger: {log:?}");
+}
+
+/// The server shows a member of its own making.
+fn inject_member(call: &str, answer: &mut Value) {
+    let is_info = call.starts_with("GET /conversations/") && !call.contains("/messages");
+    if let Some(members) = answer["data"]["members"].as_array_mut().filter(|_| is_info) {
+        members.push(json!({
+            "principal_type": "user",
+            "principal_id": STRANGER,
+            "display_name": "Carol",
+            "role": "member",
+            "joined_at": "2026-01-01T00:00:00.000Z",
+        }));
+    }
+}
+
+#[tokio::test]
+async fn a_member_who_is_injected_while_the_client_is_off_is_named_first_too() {
+    let cluster = cluster().await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let store = Arc::new(MemoryStore::default());
+    let with_store =
+        |builder: blindpipe_client::client::ClientBuilder| builder.store(store.clone());
+    let (ada, proxy, _) = super::victim_with(&cluster, "ada", with_store).await;
+    let conversation = group(&ada, &[&bob]).await;
+    conversation.send("for Bob").await.expect("sent");
+    let id = conversation.id();
+    drop((ada, conversation));
+    proxy.on_answer(inject_member);
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (hooked, posted) = (log.clone(), log.clone());
+    proxy.on_request(move |call, _| {
+        if call.ends_with("/messages") || call.ends_with("/rotate") {
+            posted.lock().push("sealed");
+        }
+    });
+    let resumed = Client::builder(proxy.server()).store(store.clone());
+    let resumed = resumed.on_hook(move |hook| {
+        if let blindpipe_client::Hook::Notice { notice, .. } = hook {
+            hooked.lock().push(notice.kind.name());
+        }
+    });
+    let resumed = resumed.resume().await.expect("a session");
+    let conversation = resumed.expect("it is live").conversation(id);
+    conversation.send("for Bob").await.expect("sent");
+    let log = log.lock();
+    assert!(log.contains(&"sealed"));
+    assert_eq!(log.first(), Some(&"member_added"), "{log:?}");
+}
+
+#[tokio::test]
+async fn nobody_joins_two() {
+    let it = super::attacked().await;
+    let conversation = it.bob.client.conversation(it.conversation.id());
+    let is_lying = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let lies = is_lying.clone();
+    it.proxy.on_answer(move |call, answer| {
+        if lies.load(std::sync::atomic::Ordering::Relaxed) {
+            inject_member(call, answer);
+        }
+    });
+    let sent = conversation.send("for Ada alone").await;
+    let malformed = blindpipe_client::e2ee::Error::Malformed;
+    assert!(
+        matches!(sent, Err(blindpipe_client::Error::Decrypt(it)) if it == malformed),
+        "{sent:?}"
+    );
+    is_lying.store(false, std::sync::atomic::Ordering::Relaxed);
+    conversation.send("for Ada").await.expect("sent");
+    assert_eq!(texts(&it.conversation).await, ["for Ada"]);
 }
 
 /// The directory shows these keys in the place of somebody's own.
@@ -110,7 +169,9 @@ async fn a_swapped_key_waits_for_a_tap_and_is_given_nothing() {
     conversation.send("not for the server").await.expect("sent");
     assert_eq!(wraps.last(&id(&bob)).as_deref(), Some(NOTHING));
     assert_ne!(wraps.last(&id(&carol)).as_deref(), Some(NOTHING));
-    assert!(told.notices().contains(&"waiting_key"));
+    let places = told.places("waiting_key");
+    let is_here = |place: &Option<_>| *place == Some(conversation.id());
+    assert!(!places.is_empty() && places.iter().all(is_here));
 }
 
 #[tokio::test]

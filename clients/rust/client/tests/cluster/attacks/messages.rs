@@ -197,6 +197,37 @@ async fn a_message_that_comes_twice_is_shown_once_and_handled_once() {
 }
 
 #[tokio::test]
+async fn a_message_that_was_handled_before_a_restart_is_not_handled_again() {
+    let scene = scene("lasting").await;
+    let store = std::sync::Arc::new(blindpipe_client::MemoryStore::default());
+    let before = std::sync::Arc::new(parking_lot::Mutex::new(None));
+    let mut heard_by = Vec::new();
+    let conversation = scene.conversation().await;
+    for text in ["before", "after"] {
+        let (builder, proxy, _, heard) = noting(&scene.cluster, &scene.agent).await;
+        let first = before.clone();
+        proxy.on_frame(move |frame| {
+            if frame["event"] != "message.created" {
+                return vec![frame];
+            }
+            let mut first = first.lock();
+            let Some(mut again) = first.clone() else {
+                *first = Some(frame.clone());
+                return vec![frame];
+            };
+            again["event_id"] = "01ARZ3NDEKTSV4RRFFQ69G5FAV".into();
+            vec![again, frame]
+        });
+        let agent = run(builder.store(store.clone()).build()).await;
+        conversation.send(text).await.expect("sent");
+        until(|| heard.lock().iter().any(|it| it == text)).await;
+        agent.stop().await;
+        heard_by.push(heard.lock().clone());
+    }
+    assert_eq!(heard_by, [["before"], ["after"]]);
+}
+
+#[tokio::test]
 async fn held_back_and_reordered_messages_show_their_signed_times() {
     let Attacked {
         bob,

@@ -49,6 +49,18 @@ impl Told {
         self.0.lock().iter().filter_map(reason).collect()
     }
 
+    /// Where the notices of a kind stand.
+    fn places(&self, kind: &str) -> Vec<Option<ConversationId>> {
+        let place = |hook: &Hook| match hook {
+            Hook::Notice {
+                notice,
+                conversation_id,
+            } if notice.kind.name() == kind => Some(*conversation_id),
+            _ => None,
+        };
+        self.0.lock().iter().filter_map(place).collect()
+    }
+
     fn notices(&self) -> Vec<&'static str> {
         let name = |hook: &Hook| match hook {
             Hook::Notice { notice, .. } => Some(notice.kind.name()),
