@@ -1526,9 +1526,11 @@ export interface components {
         };
         /** @description The body of `POST /agents/{agent_id}/ack`, which may be omitted. */
         Ack: {
+            cursor?: components["schemas"]["Cursor"] | null;
             /**
              * Format: int64
-             * @description The number up to which the agent has all events. Nothing is acked if omitted.
+             * @description The number up to which the agent has all events, if no cursor is given. After a failover that
+             *     has lost events, a number may name another one; a cursor is refused then.
              */
             up_to_seq?: number | null;
         };
@@ -4003,6 +4005,8 @@ export interface operations {
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
+            /** @description - `CURSOR_EXPIRED`: The cursor is older than what is kept, or of another epoch. */
+            409: components["responses"]["Error"];
             /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
             413: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
