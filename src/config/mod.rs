@@ -159,7 +159,8 @@ settings! {
     egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
     /// Calls to webhooks that a node has under way at once.
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
-    /// Calls to webhooks of one host and port that a node has under way at once.
+    /// Calls to webhooks of one host and port that a node has under way at once. An agent takes a
+    /// further one only while it has fewer than a quarter of those that are free.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
     /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile, the object store and the
     /// collector that may be reached without TLS in production; loopback and Unix sockets always may.

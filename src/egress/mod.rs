@@ -24,6 +24,7 @@ use rustls::ClientConfig;
 use rustls_platform_verifier::ConfigVerifierExt;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use url::Url;
+use uuid::Uuid;
 
 pub use self::{
     address::AddressRules,
@@ -32,7 +33,7 @@ pub use self::{
 };
 use self::{
     connection::{Connection, Failed, Post, RawReply},
-    pool::Pool,
+    pool::{Place, Pool},
     resolver::Resolver,
 };
 use crate::{
@@ -152,6 +153,13 @@ impl EgressSettings {
     }
 }
 
+/// A place for one request to a checked URL.
+pub struct Reserved {
+    shared: Arc<Shared>,
+    destination: Destination,
+    place: Place,
+}
+
 /// Makes the requests; clones share connections and bounds.
 #[derive(Clone)]
 pub struct Egress(Arc<Shared>);
@@ -160,7 +168,7 @@ struct Shared {
     rules: UrlRules,
     timeout: Duration,
     resolver: Resolver,
-    pool: Pool,
+    pool: Arc<Pool>,
     tls: Arc<ClientConfig>,
     clock: Clock,
 }
@@ -205,16 +213,49 @@ impl Egress {
         Ok(destination)
     }
 
-    /// Posts `body` and reads the answer. A request is written at most once. `Host`, `User-Agent`
-    /// and `Content-Length` are set here.
+    /// Takes a place for a request to `url`, and waits for it if all are taken. Holders share the
+    /// places of an origin fairly. Errors: `InvalidUrl`, `ForbiddenAddress`; `Busy` after `wait`.
+    pub async fn reserve(
+        &self,
+        url: &str,
+        holder: Option<Uuid>,
+        wait: Duration,
+    ) -> Result<Reserved, EgressError> {
+        let started = Instant::now();
+        let reserved = self.0.reserve(url, holder, wait).await;
+        reserved.inspect_err(|error| {
+            metrics::egress(error.word(), started.elapsed());
+        })
+    }
+
+    /// Posts for nobody in particular, without waiting. Errors: `Busy` if no place is free.
     pub async fn post(
         &self,
         url: &str,
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<Reply, EgressError> {
+        let reserved = self.reserve(url, None, Duration::ZERO);
+        reserved.await?.post(headers, body).await
+    }
+}
+
+impl Reserved {
+    /// Whether the place is for this URL's origin. The request then goes to this URL.
+    pub fn to(mut self, url: &str) -> Result<Option<Self>, EgressError> {
+        let destination = Destination::parse(url, &self.shared.rules)?;
+        if destination.origin != self.destination.origin {
+            return Ok(None);
+        }
+        self.destination = destination;
+        Ok(Some(self))
+    }
+
+    /// Posts `body` and reads the answer. A request is written at most once. `Host`, `User-Agent`
+    /// and `Content-Length` are set here.
+    pub async fn post(self, headers: HeaderMap, body: Bytes) -> Result<Reply, EgressError> {
         let started = Instant::now();
-        let outcome = Box::pin(self.0.post(url, headers, body)).await;
+        let outcome = Box::pin(self.exchange(headers, body)).await;
         let word = outcome
             .as_ref()
             .err()
@@ -222,36 +263,50 @@ impl Egress {
         metrics::egress(word, started.elapsed());
         outcome
     }
-}
 
-impl Shared {
-    async fn post(
-        &self,
-        url: &str,
-        mut headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Reply, EgressError> {
-        let destination = Destination::parse(url, &self.rules)?;
+    async fn exchange(self, mut headers: HeaderMap, body: Bytes) -> Result<Reply, EgressError> {
+        let Reserved {
+            shared,
+            destination,
+            place,
+        } = self;
         headers.entry(header::USER_AGENT).or_insert(USER_AGENT);
         let post = Post { headers, body };
-        let exchange = self.exchange(&destination, &post);
-        let raw = tokio::time::timeout(self.timeout, exchange)
+        let exchange = shared.exchange(&destination, &place, &post);
+        let raw = tokio::time::timeout(shared.timeout, exchange)
             .await
             .unwrap_or(Err(EgressError::Timeout))?;
         Ok(Reply {
             status: raw.status,
-            retry_after: retry_after(&raw.headers, self.clock.now().into()),
+            retry_after: retry_after(&raw.headers, shared.clock.now().into()),
             body: raw.body,
             truncated: raw.truncated,
+        })
+    }
+}
+
+impl Shared {
+    async fn reserve(
+        self: &Arc<Self>,
+        url: &str,
+        holder: Option<Uuid>,
+        wait: Duration,
+    ) -> Result<Reserved, EgressError> {
+        let destination = Destination::parse(url, &self.rules)?;
+        let place = self.pool.place(&destination.origin, holder, wait).await?;
+        Ok(Reserved {
+            shared: self.clone(),
+            destination,
+            place,
         })
     }
 
     async fn exchange(
         &self,
         destination: &Destination,
+        place: &Place,
         post: &Post,
     ) -> Result<RawReply, EgressError> {
-        let place = self.pool.place(&destination.origin)?;
         let addresses = self.addresses(destination).await?;
         let (mut connection, reply) = loop {
             let idle = place.idle(&addresses);

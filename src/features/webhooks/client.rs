@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    egress::{Destination, Egress, EgressError, Reply},
+    egress::{Destination, Egress, EgressError, Reply, Reserved},
     error::{Error, Result},
     ids::{AgentId, DeliveryId, EventId},
     random::Random,
@@ -22,6 +22,9 @@ use crate::{
 
 /// Characters of a challenge.
 const CHALLENGE_CHARACTERS: usize = 43;
+/// The longest wait for a place among the calls to an origin. It is shorter than a turn, so a turn
+/// that waits makes way for other agents.
+const PLACE_WAIT: Duration = Duration::from_secs(4);
 /// The word for a status that is no success.
 const UNEXPECTED_STATUS: &str = "unexpected_status";
 
@@ -101,10 +104,16 @@ impl WebhookClient {
         })
     }
 
-    /// Posts `body`, signed at this moment.
+    /// Takes a place for a call of the agent's receiver. Errors: as [`Egress::reserve`].
+    pub async fn reserve(&self, agent: AgentId, url: &str) -> Result<Reserved, EgressError> {
+        self.egress.reserve(url, Some(agent.0), PLACE_WAIT).await
+    }
+
+    /// Posts `body` with a place that was taken, signed at this moment. Without one the exchange
+    /// has failed for its reason.
     pub async fn post(
         &self,
-        url: &str,
+        reserved: Result<Reserved, EgressError>,
         secrets: &Secrets,
         delivery: DeliveryId,
         body: impl Into<Bytes>,
@@ -119,7 +128,10 @@ impl WebhookClient {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
-        let outcome = self.egress.post(url, headers, body).await;
+        let outcome = match reserved {
+            Ok(reserved) => reserved.post(headers, body).await,
+            Err(error) => Err(error),
+        };
         Exchange {
             started_at,
             duration: started.elapsed(),
@@ -173,7 +185,8 @@ impl WebhookClient {
             created_at: self.clock.now().into(),
             event,
         };
-        (id, self.post(url, secrets, id, json(&call)).await)
+        let reserved = self.reserve(agent, url).await;
+        (id, self.post(reserved, secrets, id, json(&call)).await)
     }
 }
 

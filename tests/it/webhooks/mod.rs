@@ -1,5 +1,6 @@
 //! Webhooks: routes, order, retries, faults, large events.
 
+mod fairness;
 mod faults;
 mod large_events;
 mod log;

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     cursor::Cursor,
-    egress::EgressError,
+    egress::{EgressError, Reserved},
     error::Result,
     events,
     ids::{AgentId, DeliveryId, TokenId},
@@ -152,10 +152,11 @@ pub enum End {
     },
     /// The event's data could not be stored. It was no attempt.
     Deferred { at: DateTime<Utc> },
-    /// The node makes too many calls. It was no attempt.
-    Busy,
-    /// All slots of the agent are in use. It was no attempt.
-    Full,
+    /// The address has changed after the attempt began, and the new one has no free place. Nothing
+    /// was sent, so it was no attempt.
+    Unsent,
+    /// No place among the calls or the agent's slots is free. Nothing was written.
+    Crowded,
     /// A socket of the agent is online. It was no attempt.
     Online,
     /// The turn is lost, or the call was cut.
@@ -195,12 +196,16 @@ impl Context {
                 return End::Deferred { at };
             }
         };
+        let reserved = self.reserve().await;
+        if matches!(reserved, Err(EgressError::Busy)) {
+            return End::Crowded;
+        }
         let Some(_permits) = self.shared.calls.take(failing).await else {
             return End::Lost;
         };
         let _lease = match self.shared.slots.take_for_webhook(self.agent).await {
             WebhookSlot::Taken(lease) => lease,
-            WebhookSlot::Full => return End::Full,
+            WebhookSlot::Full => return End::Crowded,
             WebhookSlot::Online => return End::Online,
         };
         let (id, is_new) = match &item.logged {
@@ -227,7 +232,7 @@ impl Context {
             });
         }
         let under_way = UnderWay::new();
-        let exchange = self.call(id, begun, &object).await;
+        let exchange = self.call(reserved, id, begun, &object).await;
         drop(under_way);
         match exchange {
             Ok(exchange) => self.conclude(item, id, begun, exchange).await,
@@ -252,12 +257,34 @@ impl Context {
         Ok(events::object(cursor, &reference.await?))
     }
 
-    async fn call(&self, id: DeliveryId, begun: Begun, object: &str) -> Result<Exchange> {
+    /// A place among the calls to the receiver, before anything is written. A node that ends waits
+    /// for none.
+    async fn reserve(&self) -> Result<Reserved, EgressError> {
+        let url = self.endpoint.lock().url.clone();
+        let reserved = self.shared.client.reserve(self.agent, &url);
+        let draining = &self.shared.draining;
+        let reserved = draining.run_until_cancelled(reserved).await;
+        reserved.unwrap_or(Err(EgressError::Busy))
+    }
+
+    async fn call(
+        &self,
+        reserved: Result<Reserved, EgressError>,
+        id: DeliveryId,
+        begun: Begun,
+        object: &str,
+    ) -> Result<Exchange> {
         let endpoint = self.endpoint_of(begun).await?;
         let client = &self.shared.client;
+        let reserved = match reserved.and_then(|place| place.to(&endpoint.url)) {
+            Ok(Some(reserved)) => Ok(reserved),
+            // The address has changed since.
+            Ok(None) => client.reserve(self.agent, &endpoint.url).await,
+            Err(error) => Err(error),
+        };
         let body = body::of(id, begun.attempt, self.agent, object);
         let secrets = endpoint.secrets(client.clock.now());
-        Ok(client.post(&endpoint.url, &secrets, id, body).await)
+        Ok(client.post(reserved, &secrets, id, body).await)
     }
 
     /// The present endpoint. It is read again after a change.
@@ -276,7 +303,7 @@ impl Context {
 
     async fn conclude(&self, item: &Item, id: DeliveryId, begun: Begun, exchange: Exchange) -> End {
         if matches!(exchange.outcome, Err(EgressError::Busy)) {
-            return End::Busy;
+            return End::Unsent;
         }
         let outcome = exchange.error().unwrap_or("success");
         metrics::webhook_attempt(outcome);

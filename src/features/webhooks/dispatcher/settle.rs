@@ -55,13 +55,14 @@ pub async fn record(
                 End::Lost
             })
         }
-        (End::Busy, Some(logged)) => {
-            let busy = finish(context, standing, &logged, DeliveryStatus::Failed)
-                .uncounted()
-                .write(context)
-                .await;
+        (End::Unsent, Some(logged)) => {
+            let unsent = {
+                let standing = standing.lock();
+                let unsent = record_of(context, &standing, &logged, DeliveryStatus::Failed);
+                unsent.uncounted().write(context)
+            };
             item.logged = Some(logged);
-            busy.map_or(End::Lost, |_| End::Busy)
+            unsent.await.map_or(End::Lost, |_| End::Unsent)
         }
         (end, logged) => {
             item.logged = logged;
@@ -81,8 +82,12 @@ async fn settle(
     let entry = json(&call.attempt);
     if logged.is_replay {
         let status = rules::replayed(call.succeeded, logged.succeeded);
-        let written = finish(context, standing, logged, status).entry(entry);
-        return written.write(context).await.map(end_of);
+        let written = {
+            let standing = standing.lock();
+            let replayed = record_of(context, &standing, logged, status);
+            replayed.entry(entry).write(context)
+        };
+        return written.await.map(end_of);
     }
     if call.succeeded {
         return succeed(context, standing, item, logged, entry).await;
@@ -118,7 +123,6 @@ async fn succeed(
         standing.failures = 0;
         let most = context.shared.settings.conversations;
         standing.concurrency = most.min(standing.concurrency + 1);
-        // Queued under the lock, so that a later window is never overwritten by an earlier one.
         let success = record_of(context, &standing, logged, DeliveryStatus::Success);
         (success.entry(entry).write(context), recovered)
     };
@@ -194,15 +198,8 @@ struct Record {
     progress: Progress,
 }
 
-fn finish(
-    context: &Context,
-    standing: &Mutex<Standing>,
-    logged: &Logged,
-    status: DeliveryStatus,
-) -> Record {
-    record_of(context, &standing.lock(), logged, status)
-}
-
+/// A record of the present standing. It is queued under the standing's lock, so that a later window
+/// is never overwritten by an earlier one.
 fn record_of(
     context: &Context,
     standing: &Standing,

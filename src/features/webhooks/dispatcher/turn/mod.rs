@@ -45,7 +45,7 @@ const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 const NO_ROOM_SECONDS: f64 = 1.0;
 /// Wait after a turn that Postgres has ended.
 const LOST_SECONDS: f64 = 1.0;
-/// Wait for a free slot, or for a node that makes too many calls.
+/// Wait for a free slot or place.
 const CROWDED_WAIT: TimeDelta = TimeDelta::milliseconds(200);
 
 /// A turn that this worker holds.
@@ -249,7 +249,7 @@ impl Turn {
                 self.lanes.conclude(lane, Some(item.not_before(at)));
             }
             End::Deferred { at } => self.lanes.conclude(lane, Some(item.not_before(at))),
-            End::Busy | End::Full => {
+            End::Unsent | End::Crowded => {
                 self.paused_until = self.paused_until.max(Some(until));
                 self.lanes.conclude(lane, Some(item));
             }
