@@ -27,6 +27,7 @@ grant select on cluster to :"serving_role";
 grant select, insert, update, delete on code_guard to :"serving_role";
 grant select, insert, update on conversation to :"serving_role";
 grant select, insert, update, delete on device to :"serving_role";
+grant select, insert, update, delete on email_change to :"serving_role";
 grant select, insert, update, delete on email_code to :"serving_role";
 grant select, insert, delete on event to :"serving_role";
 grant select, insert, update on event_object to :"serving_role";

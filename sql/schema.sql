@@ -426,6 +426,16 @@ create table device (
     constraint device_pkey PRIMARY KEY (user_id, device_id)
 );
 
+create table email_change (
+    user_id uuid not null,
+    email text not null,
+    session_id uuid not null,
+    nonce uuid not null,
+    tries_left integer not null,
+    expires_at timestamp with time zone not null,
+    constraint email_change_pkey PRIMARY KEY (user_id)
+);
+
 create table email_code (
     email text not null,
     scene text not null,
@@ -886,6 +896,8 @@ alter table conversation add constraint conversation_created_by_fkey FOREIGN KEY
 
 alter table device add constraint device_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
+alter table email_change add constraint email_change_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
+
 alter table event_object add constraint event_object_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
 alter table event_object add constraint event_object_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
@@ -985,6 +997,8 @@ CREATE INDEX code_guard_age ON code_guard USING btree (COALESCE(failures[array_u
 CREATE INDEX conversation_of_creator ON conversation USING btree (created_by);
 
 CREATE INDEX device_unnamed ON device USING btree (created_at) WHERE provisional;
+
+CREATE INDEX email_change_age ON email_change USING btree (expires_at);
 
 CREATE INDEX email_code_age ON email_code USING btree (expires_at);
 

@@ -251,6 +251,9 @@ pub fn table() -> Vec<Route> {
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
         route(DELETE, "/users/me",                   User,   DEFAULT, delete(accounts::me::delete)),
+        route(PATCH,  "/users/me",                   User,   DEFAULT, patch(accounts::me::change)),
+        route(POST,   "/users/me/email",             User,   default(&[SendCode]), post(accounts::address::ask)),
+        route(POST,   "/users/me/email/confirm",     User,   default(&[HumanIp, CodeTries]), post(accounts::address::confirm)),
         route(POST,   "/users/me/password",          User,   default(&[LoginFail]), post(accounts::me::change_password)),
         route(GET,    "/users/me/devices",           User,   DEFAULT, get(devices::http::list)),
         route(DELETE, "/users/me/devices/{device_id}", User,   DEFAULT, delete(devices::http::revoke)),
@@ -305,6 +308,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)).reads(NO_USER_DATA),
         route(GET,    "/objects/{object_key}",       Either, signed(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)).reads(NO_USER_DATA),
+        route(PATCH,  "/agents/{agent_id}",          Either, default(&[AgentManifestUpdate]), patch(agents::http::change)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)).reads(NO_USER_DATA),
         route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)).reads(NO_USER_DATA),
@@ -317,7 +321,6 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)).reads(NO_USER_DATA),
 
-        route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)).reads(&[Push]),
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)).reads(NO_USER_DATA),

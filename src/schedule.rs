@@ -14,7 +14,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{
-            self, Codes, SecurityChange,
+            self, Addressee, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, conversations, erasure, files, grants, group_keys, messages,
@@ -174,13 +174,15 @@ impl Perform for Schedule {
                 recipient,
                 scene,
                 nonce,
+                locale,
             } => {
                 let mail = CodeMail {
                     recipient,
                     scene,
                     nonce,
+                    locale,
                 };
-                accounts::jobs::mail_code(&self.mailer, &self.codes, &mail).await
+                accounts::jobs::mail_code(self.work.db(), &self.mailer, &self.codes, &mail).await
             }
             Job::LoginNotice {
                 user,
@@ -198,6 +200,20 @@ impl Perform for Schedule {
                 let change = SecurityChange::from_name(&change)
                     .ok_or_else(|| JobError::Fail(queue::unreadable()))?;
                 accounts::jobs::mail_change(self.work.db(), &self.mailer, user, change, at).await
+            }
+            Job::AddressNotice {
+                recipient,
+                locale,
+                change,
+                at,
+            } => {
+                let change = SecurityChange::from_name(&change)
+                    .ok_or_else(|| JobError::Fail(queue::unreadable()))?;
+                let to = Addressee {
+                    email: recipient,
+                    locale,
+                };
+                accounts::jobs::mail_address(&self.mailer, &to, change, at).await
             }
             Job::ReplaceAgentKeys { agent } => {
                 Ok(group_keys::replace_for_agent(&self.work, agent).await?)

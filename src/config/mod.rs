@@ -76,6 +76,9 @@ settings! {
     mail_url: SecretString = "MAIL_URL", None;
     /// Sender of the mails.
     mail_from: String = "MAIL_FROM", Some("Blindpipe <no-reply@localhost>");
+    /// Folder with files `<mail>.<language>.txt` that take the place of the built-in texts of mails;
+    /// empty: English and German as built in.
+    mail_templates: Option<PathBuf> = "MAIL_TEMPLATES", Some("");
     /// The domain that passkeys belong to; changing it makes every enrolled passkey useless.
     rp_id: String = "RP_ID", Some("localhost");
     /// Comma list of the web origins whose pages may use passkeys; each on `RP_ID` or below it.

@@ -246,11 +246,7 @@ fn check_clock(part: &str, own: &Clock, clock: Duration, report: &mut Report) {
 
 /// Whether the mail server takes the node's login.
 pub(super) async fn check_mail(config: &Config, report: &mut Report) {
-    let tried = async {
-        Mailer::new(&config.mail_url, &config.mail_from)?
-            .check()
-            .await
-    };
+    let tried = async { Mailer::new(config)?.check().await };
     let tried = tokio::time::timeout(SERVICE_TIMEOUT, tried).await;
     match tried.map_err(|_| "no answer in time".into()).flatten() {
         Ok(()) => report.good("mail", "the server answers; nothing was sent"),

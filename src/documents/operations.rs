@@ -94,6 +94,12 @@ operations! {
     "GET /users/me", "Read the caller's account." => 200 data<Account>;
     "DELETE /users/me", "Delete the caller's account; needs a login less than 10 min old."
         => 200 data<AccountDeleted>; ReauthRequired;
+    "PATCH /users/me", "Change the caller's display name or locale.", body: ChangeProfile
+        => 200 data<Account>;
+    "POST /users/me/email", "Mail a code to a new address; needs a login less than 10 min old.", body: ChangeEmail
+        => 200 data<CodeSent>; ReauthRequired;
+    "POST /users/me/email/confirm", "Give the account its new address, with the mailed code.", body: ConfirmEmail
+        => 200 data<Account>; CodeInvalid, TurnstileFailed, EmailTaken;
     "POST /users/me/password", "Change the password; ends the user's other sessions.", body: ChangePassword
         => 200 data<PasswordChanged>; InvalidCredentials, AccountLocked;
     "GET /users/me/devices", "List the caller's devices, newest first.", query: [PageQuery]
@@ -222,8 +228,8 @@ operations! {
         => 200 list<WebhookDelivery>; AgentNotRegistered;
     "POST /agents/{agent_id}/deliveries/{delivery_id}/redeliver", "Attempt a delivery once more."
         => 200 data<WebhookDelivery>; Forbidden, NotFound, CursorExpired, AgentNotRegistered;
-    "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
-        => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
+    "PATCH /agents/{agent_id}", "Replace the agent's manifest, or, as its owner, change its name.", body: PatchAgent
+        => 200 data<PatchedAgent>; ManifestTooLarge, VersionMismatch, AgentNotRegistered;
     "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack
         => 200 data<Acked>; CursorExpired;
 

@@ -32,6 +32,7 @@ catalogue! {
         ReplaceAgentKeys  = ("replace_agent_keys",  2, 600);
         SettleAgentTokens = ("settle_agent_tokens", 2, 60);
         SecurityNotice    = ("security_notice",     4, 60);
+        AddressNotice     = ("address_notice",      4, 60);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
@@ -75,6 +76,9 @@ pub enum Job {
         scene: String,
         /// The input that the code is derived from.
         nonce: Uuid,
+        /// The locale of whoever asked. That of the address's account comes first.
+        #[serde(default)]
+        locale: Option<String>,
     },
     /// Mails a user about a login on an unknown device.
     LoginNotice {
@@ -89,6 +93,17 @@ pub enum Job {
     SecurityNotice {
         /// The user to notify.
         user: UserId,
+        /// The name of the change.
+        change: String,
+        /// The time of the change.
+        at: DateTime<Utc>,
+    },
+    /// Mails an address about a change of the account that it belonged to.
+    AddressNotice {
+        /// The address to mail to, which may no longer be the account's.
+        recipient: String,
+        /// The locale of the account.
+        locale: String,
         /// The name of the change.
         change: String,
         /// The time of the change.
@@ -171,7 +186,9 @@ impl Kind {
     fn life(self) -> Option<Duration> {
         match self {
             Kind::Mail => Some(CODE_TTL),
-            Kind::LoginNotice | Kind::SecurityNotice => Some(Duration::from_secs(86_400)),
+            Kind::LoginNotice | Kind::SecurityNotice | Kind::AddressNotice => {
+                Some(Duration::from_secs(86_400))
+            }
             _ => None,
         }
     }
@@ -201,6 +218,7 @@ impl Job {
             Job::Mail { .. } => Kind::Mail,
             Job::LoginNotice { .. } => Kind::LoginNotice,
             Job::SecurityNotice { .. } => Kind::SecurityNotice,
+            Job::AddressNotice { .. } => Kind::AddressNotice,
             Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
             Job::ReplaceAgentKeys { .. } => Kind::ReplaceAgentKeys,
             Job::SettleAgentTokens { .. } => Kind::SettleAgentTokens,

@@ -20,6 +20,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('agent_key', (select valid_until from agent_key where valid_until <= app_now() order by valid_until limit 1)),
                 ('code_guard', (select min(coalesce(failures[array_upper(failures, 1)], '-infinity')) from code_guard)),
                 ('device', (select min(created_at) from device where provisional)),
+                ('email_change', (select min(expires_at) from email_change)),
                 ('email_code', (select min(expires_at) from email_code)),
                 ('event', (select min(created_at) from event)),
                 ('idempotency', (select min(created_at) from idempotency)),

@@ -134,6 +134,28 @@ mod tests {
     }
 
     #[test]
+    fn a_broken_text_of_a_mail_stops_the_start() {
+        let folder = std::env::temp_dir().join(format!("texts-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("code_login.fr.txt");
+        let shown = folder.display().to_string();
+        let said = |text: &str| {
+            std::fs::write(&file, text).expect("written");
+            faults_with(&[("MAIL_TEMPLATES", &shown)])
+        };
+        assert_eq!(said("Subject: Votre code\n\n{{code}}"), "");
+        let fault = said("Subject: Votre code\n\n{{code}} {{nom}}");
+        let missing = faults_with(&[("MAIL_TEMPLATES", "/nowhere/at/all")]);
+        std::fs::remove_dir_all(&folder).expect("removed");
+        let expected = "MAIL_TEMPLATES: code_login.fr.txt: this mail has no value {{nom}}";
+        assert!(fault.contains(expected), "{fault}");
+        assert!(
+            missing.contains("MAIL_TEMPLATES: cannot be read"),
+            "{missing}"
+        );
+    }
+
+    #[test]
     fn production_refuses_what_only_a_developer_means() {
         for (name, value) in [
             ("PUBLIC_URL", "https://localhost:8443"),

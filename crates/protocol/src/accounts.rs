@@ -240,3 +240,36 @@ pub struct AccountDeleted {
     /// The time of the deletion.
     pub deleted_at: Timestamp,
 }
+
+/// The body of `PATCH /users/me`. It changes at least one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ChangeProfile {
+    /// The user's display name; unchanged if omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<DisplayName>,
+    /// The language of mails and of the user's device; unchanged if omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_locale: Option<Locale>,
+}
+
+/// The body of `POST /users/me/email`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ChangeEmail {
+    /// The address that the account is to have. A code is mailed to it.
+    pub email: EmailAddress,
+}
+
+/// The body of `POST /users/me/email/confirm`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ConfirmEmail {
+    /// The new address.
+    pub email: EmailAddress,
+    /// The code that was mailed to it.
+    pub code: MailedCode,
+    /// The token of a solved Turnstile challenge. It is optional, but checked if present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turnstile_token: Option<Secret>,
+}

@@ -3,14 +3,14 @@
 
 use axum::{
     extract::State,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, StatusCode, header},
     response::Response,
 };
 use blindpipe_protocol::{
     accounts::{CodeSent, Login, LoginCode, PasswordReset, Register, ResetPassword, SendCode},
     devices::StillThere,
     revocation::RevocationReason,
-    text::Secret,
+    text::{Locale, Secret},
 };
 use secrecy::ExposeSecret;
 
@@ -71,7 +71,7 @@ impl Accounts {
     }
 
     /// Verifies a token that a body may omit. The verdict on a code needs to know whether it came.
-    async fn verify_if_present(
+    pub(super) async fn verify_if_present(
         &self,
         limiter: &Limiter,
         ip: ClientIp,
@@ -91,11 +91,13 @@ impl Accounts {
 ///
 /// Caller: anyone. Limits: `auth_human_ip` 30 refused/10 min, `auth_send_code` 1/60 s per e-mail.
 /// Body `{email, scene, turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known
-/// and unknown e-mails. Errors: `TURNSTILE_FAILED`.
+/// and unknown e-mails. The mail is in the language of the account, else of `Accept-Language`.
+/// Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
+    headers: HeaderMap,
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
     let email: Email = parse_field("email", body.email.expose())?;
@@ -105,12 +107,19 @@ pub async fn send_code(
     limiter.check(Limit::SendCode, email.as_str()).await?;
     let nonce = accounts.work.random().uuid_v7();
     let put = accounts.work.run("accounts.send_code", async |tx| {
-        store::put_code(tx, &email, body.scene, nonce).await
+        store::put_code(tx, &email, body.scene, nonce, preferred_locale(&headers)).await
     });
     put.await?;
     Ok(Data(CodeSent {
         expires_in_seconds: CODE_TTL.as_secs(),
     }))
+}
+
+/// The first locale of `Accept-Language`. The mail to an address without an account follows it.
+fn preferred_locale(headers: &HeaderMap) -> Option<String> {
+    let preferred = headers.get(header::ACCEPT_LANGUAGE)?.to_str().ok()?;
+    let first = preferred.split([',', ';']).next()?.trim();
+    first.parse::<Locale>().ok().map(|locale| locale.0)
 }
 
 /// `POST /auth/register`: makes an account and signs in.
@@ -162,7 +171,7 @@ pub async fn register(
 
 /// Counts a try of a code. Returns the error of a refused one, if any. The caller must commit the
 /// counted try all the same.
-fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
+pub(super) fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
     metrics::code_tried(match &checked {
         CodeCheck::Right => "right",
         CodeCheck::Wrong => "wrong",

@@ -3,14 +3,14 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Codes, Scene, SecurityChange, store};
+use super::{Addressee, Codes, Scene, SecurityChange, rules::Purpose, store};
 use crate::{
     db::Db,
     error::{Error, Result},
     ids::UserId,
     jobs::{JobError, queue},
     limits::table::Overrides,
-    mail::Mailer,
+    mail::{MailKind, Mailer},
     metrics,
 };
 
@@ -19,6 +19,8 @@ pub struct CodeMail {
     pub recipient: String,
     pub scene: String,
     pub nonce: Uuid,
+    /// The locale of whoever asked.
+    pub locale: Option<String>,
 }
 
 /// A login on a device that was not known.
@@ -28,22 +30,39 @@ pub struct LoginNotice {
     pub at: DateTime<Utc>,
 }
 
-/// Mails a code.
-pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Result<(), JobError> {
-    let scene = mail
-        .scene
-        .parse::<Scene>()
-        .map_err(|_| JobError::Fail(queue::unreadable()))?;
-    let code = codes.derive(&mail.recipient, scene, mail.nonce);
-    send(mailer, &mail.recipient, subject(scene), &text(&code)).await
+/// Mails a code, in the language of the address's account, else of whoever asked.
+pub async fn mail_code(
+    db: &Db,
+    mailer: &Mailer,
+    codes: &Codes,
+    mail: &CodeMail,
+) -> Result<(), JobError> {
+    let purpose =
+        Purpose::from_name(&mail.scene).ok_or_else(|| JobError::Fail(queue::unreadable()))?;
+    let code = codes.derive(&mail.recipient, purpose, mail.nonce);
+    let kind = match purpose {
+        Purpose::Scene(Scene::Register) => MailKind::CodeRegister,
+        Purpose::Scene(Scene::Login) => MailKind::CodeLogin,
+        Purpose::Scene(Scene::Reset) => MailKind::CodeReset,
+        Purpose::Address => MailKind::CodeAddress,
+    };
+    let known = store::locale_of(db, &mail.recipient).await?;
+    let to = Addressee {
+        email: mail.recipient.clone(),
+        locale: known.or_else(|| mail.locale.clone()).unwrap_or_default(),
+    };
+    send(mailer, &to, kind, &[("code", &code)]).await
 }
 
 /// Mails a user about a login. An account that is gone gets no mail.
 pub async fn mail_notice(db: &Db, mailer: &Mailer, notice: &LoginNotice) -> Result<(), JobError> {
-    match store::address_of(db, notice.user).await? {
-        Some(address) => send(mailer, &address, NEW_DEVICE_SUBJECT, &news(notice)).await,
-        None => Ok(()),
-    }
+    let Some(to) = store::addressee(db, notice.user).await? else {
+        return Ok(());
+    };
+    let nameless = mailer.word(&to.locale, "nameless");
+    let device = notice.device_name.as_deref().unwrap_or(&nameless);
+    let values = [("device", device), ("time", &shown(notice.at))];
+    send(mailer, &to, MailKind::NewDevice, &values).await
 }
 
 /// Mails a user about a change that a thief might make. An account that is gone gets no mail.
@@ -54,47 +73,35 @@ pub async fn mail_change(
     change: SecurityChange,
     at: DateTime<Utc>,
 ) -> Result<(), JobError> {
-    let (_, subject, news, advice) = change.row();
-    let at = at.format("%Y-%m-%d %H:%M UTC");
-    let text = format!(
-        "{news}\n\nTime: {at}\n\nIf it was you, ignore this mail. If not, {advice}\n\n\
-         More changes of this kind within a day are not mailed.\n"
-    );
-    match store::address_of(db, user).await? {
-        Some(address) => send(mailer, &address, subject, &text).await,
-        None => Ok(()),
-    }
+    let Some(to) = store::addressee(db, user).await? else {
+        return Ok(());
+    };
+    send(mailer, &to, change.row(), &[("time", &shown(at))]).await
 }
 
-async fn send(mailer: &Mailer, to: &str, subject: &str, text: &str) -> Result<(), JobError> {
-    let sent = mailer.send(to, subject, text).await;
+/// Mails an address about a change of the account that it belonged to.
+pub async fn mail_address(
+    mailer: &Mailer,
+    to: &Addressee,
+    change: SecurityChange,
+    at: DateTime<Utc>,
+) -> Result<(), JobError> {
+    send(mailer, to, change.row(), &[("time", &shown(at))]).await
+}
+
+async fn send(
+    mailer: &Mailer,
+    to: &Addressee,
+    kind: MailKind,
+    values: &[(&str, &str)],
+) -> Result<(), JobError> {
+    let sent = mailer.send(&to.email, &to.locale, kind, values).await;
     metrics::mail(if sent.is_ok() { "sent" } else { "failed" });
     sent.map_err(|failure| JobError::Retry(Error::unavailable(failure)))
 }
 
-fn subject(scene: Scene) -> &'static str {
-    match scene {
-        Scene::Register => "Your code to register",
-        Scene::Login => "Your code to log in",
-        Scene::Reset => "Your code to set a new password",
-    }
-}
-
-fn text(code: &str) -> String {
-    format!(
-        "Your code:\n\n{code}\n\nIt is valid for ten minutes. If you did not ask for it, ignore this mail.\n"
-    )
-}
-
-const NEW_DEVICE_SUBJECT: &str = "A login on a new device";
-
-fn news(notice: &LoginNotice) -> String {
-    let device = notice.device_name.as_deref().unwrap_or("without a name");
-    let at = notice.at.format("%Y-%m-%d %H:%M UTC");
-    format!(
-        "Somebody has logged in to your account on a device that it did not know.\n\nDevice: {device}\nTime: {at}\n\n\
-         If it was you, ignore this mail. If not, set a new password: that ends every session. Then look at your devices.\n"
-    )
+fn shown(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 /// Deletes expired codes, guards and sessions.

@@ -1,8 +1,8 @@
-//! `GET /users/me`, `DELETE /users/me`, `POST /users/me/password`.
+//! `GET /users/me`, `PATCH /users/me`, `DELETE /users/me`, `POST /users/me/password`.
 
 use axum::extract::State;
 use blindpipe_protocol::{
-    accounts::{Account, AccountDeleted, ChangePassword, PasswordChanged},
+    accounts::{Account, AccountDeleted, ChangePassword, ChangeProfile, PasswordChanged},
     revocation::RevocationReason,
 };
 use secrecy::ExposeSecret;
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     auth::user::User,
     db::Db,
-    error::{Code, Result},
+    error::{Code, Error, Result},
     features::devices,
     http::{Data, Json},
     limits::Limiter,
@@ -27,21 +27,40 @@ use crate::{
 ///
 /// Caller: user. Answers 200 with [`Account`].
 pub async fn get(user: User, State(db): State<Db>) -> Result<Data<Account>> {
-    let store::Profile {
-        email,
-        display_name,
-        device_locale,
-        created_at,
-    } = store::profile(&db, user.id).await?;
-    let device_id = user.device_id;
-    Ok(Data(Account {
+    let profile = store::profile(&db, user.id).await?;
+    Ok(Data(shown(user, profile)))
+}
+
+/// The account as its user sees it.
+pub fn shown(user: User, profile: store::Profile) -> Account {
+    Account {
         user_id: user.id,
-        email,
-        display_name,
-        device_locale,
-        device_id,
-        created_at: created_at.into(),
-    }))
+        email: profile.email,
+        display_name: profile.display_name,
+        device_locale: profile.device_locale,
+        device_id: user.device_id,
+        created_at: profile.created_at.into(),
+    }
+}
+
+/// `PATCH /users/me`: changes the display name, or the locale, which mails follow.
+///
+/// Caller: user. Body `{display_name?, device_locale?}`, at least one of them. Answers 200 with
+/// [`Account`].
+pub async fn change(
+    user: User,
+    State(accounts): State<Accounts>,
+    Json(body): Json<ChangeProfile>,
+) -> Result<Data<Account>> {
+    if body.display_name.is_none() && body.device_locale.is_none() {
+        let fault = "nothing to change: display_name or device_locale";
+        return Err(Error::field("display_name", "required", fault));
+    }
+    let changed = accounts.work.run("accounts.change_profile", async |tx| {
+        store::change_profile(tx, &user, &body).await
+    });
+    let profile = changed.await?;
+    Ok(Data(shown(user, profile)))
 }
 
 /// `POST /users/me/password`: sets another password, authorised by the current one.

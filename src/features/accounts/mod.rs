@@ -6,6 +6,7 @@
 //!
 //! Every sign-in ends in [`Accounts::sign_in`], within the transaction that has verified the user.
 
+pub(crate) mod address;
 pub(crate) mod http;
 pub mod jobs;
 pub(crate) mod me;
@@ -20,7 +21,7 @@ use crate::{auth::key_ring::MacKeyRing, auth::server_secret::ServerSecret};
 pub use self::{
     notices::{SecurityChange, notify},
     rules::Scene,
-    store::suspend_webhooks,
+    store::{Addressee, suspend_webhooks},
 };
 pub(crate) use http::Accounts;
 

@@ -1,38 +1,20 @@
-//! Mails about changes that a thief might make, each kind at most once a day and user.
+//! Mails about changes that a thief might make. Those about addresses are mailed always, the others
+//! each kind at most once a day and user.
 
 use blindpipe_protocol::catalogue;
 
-use super::store;
-use crate::{error::Result, ids::UserId, jobs::Job, work::Tx};
+use super::store::{self, Profile};
+use crate::{error::Result, ids::UserId, jobs::Job, mail::MailKind, work::Tx};
 
 catalogue! {
-    /// The changes: (name, subject of the mail, its first sentence, what to do if it was somebody
-    /// else).
-    pub enum SecurityChange: (&'static str, &'static str, &'static str, &'static str) {
-        PasskeyAdded = (
-            "passkey_added",
-            "A new passkey",
-            "Somebody has added a passkey to your account.",
-            "delete the passkey, and set a new password: that ends every session."
-        );
-        PasswordChanged = (
-            "password_changed",
-            "A new password",
-            "Somebody has set a new password for your account.",
-            "set another one with a code that is mailed to you. Then look at your passkeys and agents."
-        );
-        AgentMade = (
-            "agent_made",
-            "A new agent",
-            "Somebody has made an agent in your account.",
-            "delete the agent, and set a new password: that ends every session."
-        );
-        TokenRegenerated = (
-            "token_regenerated",
-            "A new token of an agent",
-            "Somebody has regenerated the token of one of your agents.",
-            "revoke the token, and set a new password: that ends every session."
-        );
+    /// The changes: the mail about each, whose name is the change's.
+    pub enum SecurityChange: MailKind {
+        PasskeyAdded = MailKind::PasskeyAdded;
+        PasswordChanged = MailKind::PasswordChanged;
+        AgentMade = MailKind::AgentMade;
+        TokenRegenerated = MailKind::TokenRegenerated;
+        AddressAsked = MailKind::AddressAsked;
+        AddressChanged = MailKind::AddressChanged;
     }
 }
 
@@ -42,18 +24,30 @@ impl SecurityChange {
         Self::ALL
             .iter()
             .copied()
-            .find(|change| change.row().0 == name)
+            .find(|change| change.row().name() == name)
     }
 }
 
 /// Mails the user about a change, unless one of its kind was mailed within a day.
 pub async fn notify(tx: &Tx, user: UserId, change: SecurityChange) -> Result<()> {
-    if let Some(at) = store::put_security_notice(tx, user, change.row().0).await? {
+    let name = change.row().name();
+    if let Some(at) = store::put_security_notice(tx, user, name).await? {
         tx.enqueue(Job::SecurityNotice {
             user,
-            change: change.row().0.to_owned(),
+            change: name.to_owned(),
             at,
         });
     }
+    Ok(())
+}
+
+/// Mails the address that an account has had before a change.
+pub async fn tell(tx: &Tx, before: &Profile, change: SecurityChange) -> Result<()> {
+    tx.enqueue(Job::AddressNotice {
+        recipient: before.email.clone(),
+        locale: before.device_locale.clone(),
+        change: change.row().name().to_owned(),
+        at: store::now(tx).await?,
+    });
     Ok(())
 }

@@ -19,6 +19,39 @@ const MIN_GUESSES: u64 = 30_000;
 /// grows with it. Past 30 characters its numbers overflow.
 const MAX_LISTED_BYTES: usize = 20;
 
+/// The purpose of a mailed code. A code of one purpose is invalid for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A code that anybody may ask for.
+    Scene(Scene),
+    /// Another address of an account.
+    Address,
+}
+
+impl Purpose {
+    /// Its name in jobs, which the code depends on too.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Purpose::Scene(scene) => scene.as_str(),
+            Purpose::Address => "address",
+        }
+    }
+
+    /// The purpose with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "address" => Some(Purpose::Address),
+            scene => scene.parse().ok().map(Purpose::Scene),
+        }
+    }
+}
+
+impl From<Scene> for Purpose {
+    fn from(scene: Scene) -> Self {
+        Purpose::Scene(scene)
+    }
+}
+
 const MIN_PASSWORD_CHARS: usize = 8;
 const MAX_PASSWORD_BYTES: usize = 1024;
 
@@ -72,15 +105,15 @@ impl FromStr for GivenPassword {
 }
 
 impl Codes {
-    /// The code of a nonce: digits from a MAC over e-mail and scene. It is never stored, so a
+    /// The code of a nonce: digits from a MAC over e-mail and purpose. It is never stored, so a
     /// stolen database holds no code.
-    pub fn derive(&self, email: &str, scene: Scene, nonce: Uuid) -> String {
-        digits(self.0.sign(&coded(email, scene, &nonce)))
+    pub fn derive(&self, email: &str, purpose: Purpose, nonce: Uuid) -> String {
+        digits(self.0.sign(&coded(email, purpose, &nonce)))
     }
 
     /// Whether `given` is the code of a nonce, in constant time.
-    pub fn verify(&self, email: &str, scene: Scene, nonce: Uuid, given: &str) -> bool {
-        let parts = coded(email, scene, &nonce);
+    pub fn verify(&self, email: &str, purpose: Purpose, nonce: Uuid, given: &str) -> bool {
+        let parts = coded(email, purpose, &nonce);
         let codes = self.0.all(&parts).map(digits);
         let any = codes.fold(Choice::from(0), |any, code| {
             any | code.as_bytes().ct_eq(given.as_bytes())
@@ -89,10 +122,10 @@ impl Codes {
     }
 }
 
-fn coded<'a>(email: &'a str, scene: Scene, nonce: &'a Uuid) -> [&'a [u8]; 3] {
+fn coded<'a>(email: &'a str, purpose: Purpose, nonce: &'a Uuid) -> [&'a [u8]; 3] {
     [
         email.as_bytes(),
-        scene.as_str().as_bytes(),
+        purpose.as_str().as_bytes(),
         nonce.as_bytes(),
     ]
 }
@@ -189,11 +222,13 @@ mod tests {
     #[test]
     fn a_code_is_bound_to_whom_and_what() {
         let codes = Codes::new(&ServerSecret([vec![7; 32]].into()));
-        let code = codes.derive("a@b.c", Scene::Login, Uuid::nil());
+        let [login, reset] = [Scene::Login, Scene::Reset].map(Purpose::from);
+        let code = codes.derive("a@b.c", login, Uuid::nil());
         assert_eq!(code.len(), CODE_DIGITS);
         assert!(code.bytes().all(|byte| byte.is_ascii_digit()));
-        assert_ne!(code, codes.derive("a@b.c", Scene::Reset, Uuid::nil()));
-        assert_ne!(code, codes.derive("b@b.c", Scene::Login, Uuid::nil()));
-        assert_ne!(code, codes.derive("a@b.c", Scene::Login, Uuid::max()));
+        assert_ne!(code, codes.derive("a@b.c", reset, Uuid::nil()));
+        assert_ne!(code, codes.derive("a@b.c", Purpose::Address, Uuid::nil()));
+        assert_ne!(code, codes.derive("b@b.c", login, Uuid::nil()));
+        assert_ne!(code, codes.derive("a@b.c", login, Uuid::max()));
     }
 }

@@ -185,7 +185,7 @@ fn start_jobs(
         deadlines: accounts.work.over(stores.quiet_db.clone()),
         budgets: overrides,
         codes: accounts.codes.clone(),
-        mailer: Mailer::new(&config.mail_url, &config.mail_from)?,
+        mailer: Mailer::new(config)?,
         objects: objects.clone(),
         upkeep_speed: config.upkeep_speed.0,
         wake_webhooks: webhooks.waker.turn_due(),

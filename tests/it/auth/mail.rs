@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use reqwest::Method;
 use serde_json::json;
 
 use crate::support::{
@@ -259,4 +261,133 @@ async fn a_notice_waits_for_a_server_that_is_away_and_a_login_does_not() {
         .collect();
     assert_eq!((taken.len(), notice.len()), (3, 1));
     assert_eq!(notice[0].to, [email]);
+}
+
+/// The bytes that quoted-printable stands for.
+fn unquoted(text: &str) -> String {
+    let joined = text.replace("=\r\n", "");
+    let mut parts = joined.split('=');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (hex, rest) = part.split_at(2);
+        bytes.push(u8::from_str_radix(hex, 16).expect("hex"));
+        bytes.extend(rest.as_bytes());
+    }
+    String::from_utf8(bytes).expect("text")
+}
+
+/// The subject and the text of a mail, as a person reads them.
+fn read(mail: &str) -> (String, String) {
+    let (head, body) = mail.split_once("\r\n\r\n").expect("a head");
+    let subject = head.lines().find_map(|line| line.strip_prefix("Subject: "));
+    let words = subject.expect("a subject").split_whitespace().map(|word| {
+        let coded = word.strip_prefix("=?utf-8?b?");
+        let coded = coded.and_then(|word| word.strip_suffix("?="));
+        coded.map_or_else(
+            || format!("{word} "),
+            |word| String::from_utf8(BASE64.decode(word).expect("base64")).expect("text"),
+        )
+    });
+    let subject: String = words.collect();
+    let head = head.to_lowercase();
+    let body = if head.contains("transfer-encoding: base64") {
+        let bytes = BASE64.decode(body.replace("\r\n", "")).expect("base64");
+        String::from_utf8(bytes).expect("text")
+    } else if head.contains("transfer-encoding: quoted-printable") {
+        unquoted(body)
+    } else {
+        body.to_owned()
+    };
+    (subject.trim().to_owned(), body.replace("\r\n", "\n"))
+}
+
+/// The mails to an address, in the order of their arrival, once there are so many.
+async fn mails(server: &SmtpServer, email: &str, wanted: usize) -> Vec<(String, String)> {
+    for _ in 0..800 {
+        let taken = server.taken();
+        let mine = taken.iter().filter(|mail| mail.to == [email]);
+        let mine: Vec<_> = mine.map(|mail| read(&mail.text)).collect();
+        if mine.len() >= wanted {
+            return mine;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("fewer than {wanted} mails");
+}
+
+fn code_in(text: &str) -> String {
+    let is_code = |line: &&str| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit());
+    text.lines().find(is_code).expect("a code").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mails_follow_the_locale_of_their_reader() {
+    let (mut server, world) = world(Secrecy::StartTls, SMTP_PASSWORD, true).await;
+    server.start().await;
+    let (_node, caller) = node(&world).await;
+    // Before there is an account, the request names the language.
+    let (german, french) = (address(), address());
+    for (email, accepted) in [(&german, "de-CH, en;q=0.5"), (&french, "fr")] {
+        let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
+        let call = caller.request(Method::POST, "/auth/send-code").json(&body);
+        let call = call.header("accept-language", accepted);
+        caller.send(call).await.expect(200);
+    }
+    let (subject, text) = mails(&server, &german, 1).await.remove(0);
+    assert_eq!(subject, "Ihr Code zur Registrierung");
+    assert!(text.contains("Er gilt zehn Minuten."), "{text}");
+    let (subject, _) = mails(&server, &french, 1).await.remove(0);
+    assert_eq!(subject, "Your code to register");
+
+    let mut body = User::registration(&german, "zoe", &code_in(&text));
+    body["device_locale"] = json!("de-AT");
+    let answer = caller.post("/auth/register", body).await.expect(201);
+    let user = User::signed_in(caller.clone(), german.clone(), &answer);
+    // Afterwards the account does, whatever the request says.
+    let log_in = async |name: &str| {
+        let body = json!({
+            "email": german, "account_password": PASSWORD, "turnstile_token": "dev-pass", "device_name": name,
+        });
+        caller.post("/auth/login", body).await.expect(200);
+    };
+    log_in("Küche").await;
+    let (subject, text) = mails(&server, &german, 2).await.remove(1);
+    assert_eq!(subject, "Anmeldung auf einem neuen Gerät");
+    assert!(text.contains("Gerät: Küche\nZeit: 2"), "{text}");
+    let body = json!({ "device_locale": "en-US" });
+    user.patch("/users/me", body).await.expect(200);
+    log_in("Kitchen").await;
+    let (subject, text) = mails(&server, &german, 3).await.remove(2);
+    assert_eq!(subject, "A login on a new device");
+    assert!(text.contains("Device: Kitchen\nTime: 2"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_s_texts_take_the_place_of_ours() {
+    let folder = std::env::temp_dir().join(format!("blindpipe-mails-{}", ulid()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let own = "Subject: Un code de Chez Nous\n\n{{code}}\n\nÀ bientôt.\n";
+    std::fs::write(folder.join("code_register.fr.txt"), own).expect("written");
+    let mut server = SmtpServer::new(&folder.join(".smtp"), free_port(), Secrecy::Tls);
+    server.start().await;
+    let settings = [
+        ("MAIL_URL", server.url(SMTP_PASSWORD)),
+        ("MAIL_TEMPLATES", folder.display().to_string()),
+        ("SSL_CERT_FILE", server.ca().display().to_string()),
+    ];
+    let settings = settings
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    let world = World::new(&settings).await;
+    let (_node, caller) = node(&world).await;
+    let email = address();
+    let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
+    let call = caller.request(Method::POST, "/auth/send-code").json(&body);
+    let call = call.header("accept-language", "fr-CA");
+    caller.send(call).await.expect(200);
+    let (subject, text) = mails(&server, &email, 1).await.remove(0);
+    assert_eq!(subject, "Un code de Chez Nous");
+    assert!(text.contains("À bientôt."), "{text}");
+    register(&caller, &email, &code_in(&text)).await;
+    std::fs::remove_dir_all(&folder).ok();
 }

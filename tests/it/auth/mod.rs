@@ -12,6 +12,7 @@ mod mail;
 mod new_device_mail;
 mod passkeys;
 mod passkeys_in_browser;
+mod profiles;
 mod revocation_races;
 mod secret_rotation;
 mod sessions;

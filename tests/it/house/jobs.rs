@@ -61,6 +61,7 @@ fn mail() -> Job {
         recipient: "a@example.org".to_owned(),
         scene: "login".to_owned(),
         nonce: ulid().into(),
+        locale: None,
     }
 }
 

@@ -37,7 +37,7 @@ export interface paths {
         delete: operations["delete_agents_agent_id"];
         options?: never;
         head?: never;
-        /** Replace the agent's manifest. */
+        /** Replace the agent's manifest, or, as its owner, change its name. */
         patch: operations["patch_agents_agent_id"];
         trace?: never;
     };
@@ -1254,7 +1254,8 @@ export interface paths {
         delete: operations["delete_users_me"];
         options?: never;
         head?: never;
-        patch?: never;
+        /** Change the caller's display name or locale. */
+        patch: operations["patch_users_me"];
         trace?: never;
     };
     "/users/me/blocks": {
@@ -1321,6 +1322,40 @@ export interface paths {
         post?: never;
         /** Revoke a device and its session. */
         delete: operations["delete_users_me_devices_device_id"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/users/me/email": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Mail a code to a new address; needs a login less than 10 min old. */
+        post: operations["post_users_me_email"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/users/me/email/confirm": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Give the account its new address, with the mailed code. */
+        post: operations["post_users_me_email_confirm"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1804,10 +1839,20 @@ export interface components {
          * @example 01ARZ3NDEKTSV4RRFFQ69G5FAV
          */
         ChallengeId: string;
+        /** @description The body of `PATCH /agents/{agent_id}` by the owner. It changes at least one of them. */
+        ChangeAgent: {
+            description?: components["schemas"]["Description"] | null;
+            display_name?: components["schemas"]["DisplayName"] | null;
+        };
         /** @description The body of `PATCH /conversations/{conversation_id}`: one of the two or both. */
         ChangeConversation: {
             encryption?: components["schemas"]["Encryption"] | null;
             title?: components["schemas"]["Title"] | null;
+        };
+        /** @description The body of `POST /users/me/email`. */
+        ChangeEmail: {
+            /** @description The address that the account is to have. A code is mailed to it. */
+            email: components["schemas"]["EmailAddress"];
         };
         /** @description The body of `PATCH /groups/{conversation_id}/members/{principal_id}`. */
         ChangeMember: {
@@ -1820,6 +1865,11 @@ export interface components {
             current_password: components["schemas"]["Secret"];
             /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
             new_account_password: components["schemas"]["Secret"];
+        };
+        /** @description The body of `PATCH /users/me`. It changes at least one of them. */
+        ChangeProfile: {
+            device_locale?: components["schemas"]["Locale"] | null;
+            display_name?: components["schemas"]["DisplayName"] | null;
         };
         /** @description The body of `POST /agents/{agent_id}/keys/check`. */
         CheckAgentKey: {
@@ -1864,6 +1914,14 @@ export interface components {
             device_id?: components["schemas"]["DeviceId"] | null;
             device_name?: components["schemas"]["DeviceName"] | null;
             platform?: components["schemas"]["Platform"] | null;
+            turnstile_token?: components["schemas"]["Secret"] | null;
+        };
+        /** @description The body of `POST /users/me/email/confirm`. */
+        ConfirmEmail: {
+            /** @description The code that was mailed to it. */
+            code: components["schemas"]["MailedCode"];
+            /** @description The new address. */
+            email: components["schemas"]["EmailAddress"];
             turnstile_token?: components["schemas"]["Secret"] | null;
         };
         /** @description The body of `POST /files/confirm`. */
@@ -2834,6 +2892,10 @@ export interface components {
             /** @description Always true. */
             reset: boolean;
         };
+        /** @description The body of `PATCH /agents/{agent_id}`. */
+        PatchAgent: components["schemas"]["UpdateManifest"] | components["schemas"]["ChangeAgent"];
+        /** @description The answer to `PATCH /agents/{agent_id}`. */
+        PatchedAgent: components["schemas"]["UpdatedManifest"] | components["schemas"]["Agent"];
         /**
          * @description The owner of a limit.
          * @enum {string}
@@ -3591,7 +3653,7 @@ export interface components {
             /** @description The principal. */
             principal_id: components["schemas"]["Principal"];
         };
-        /** @description The body of `PATCH /agents/{agent_id}`; a bare [`Manifest`] is accepted too. */
+        /** @description The body of `PATCH /agents/{agent_id}` by the agent; a bare [`Manifest`] is accepted too. */
         UpdateManifest: {
             /**
              * Format: int32
@@ -3601,7 +3663,7 @@ export interface components {
             /** @description A [`Manifest`] of at most 128 KB. */
             manifest: components["schemas"]["Manifest"];
         };
-        /** @description The answer to `PATCH /agents/{agent_id}`. */
+        /** @description The answer to `PATCH /agents/{agent_id}` by the agent. */
         UpdatedManifest: {
             /** @description Scopes that were added, removed, or given another sensitivity. */
             changed_scopes: string[];
@@ -3929,7 +3991,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["UpdateManifest"];
+                "application/json": components["schemas"]["PatchAgent"];
             };
         };
         responses: {
@@ -3940,17 +4002,23 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
-                        data: components["schemas"]["UpdatedManifest"];
+                        data: components["schemas"]["PatchedAgent"];
                     };
                 };
             };
             /** @description - `VALIDATION_ERROR`: The request is not valid. */
             400: components["responses"]["Error"];
-            /** @description - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked. */
+            /**
+             * @description - `UNAUTHORIZED`: The access token is missing, invalid or expired.
+             *     - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked.
+             */
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `NOT_FOUND`: There is nothing here. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
@@ -7571,6 +7639,48 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    patch_users_me: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChangeProfile"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Account"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     get_users_me_blocks: {
         parameters: {
             query?: {
@@ -7751,6 +7861,101 @@ export interface operations {
             403: components["responses"]["Error"];
             /** @description - `NOT_FOUND`: There is nothing here. */
             404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_users_me_email: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChangeEmail"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["CodeSent"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `REAUTH_REQUIRED`: This needs a recent login; log in again.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_users_me_email_confirm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConfirmEmail"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Account"];
+                    };
+                };
+            };
+            /**
+             * @description - `VALIDATION_ERROR`: The request is not valid.
+             *     - `CODE_INVALID`: The code is wrong, used or expired.
+             */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `TURNSTILE_FAILED`: The human verification failed.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `EMAIL_TAKEN`: An account with this e-mail exists. */
+            409: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */

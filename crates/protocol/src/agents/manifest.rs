@@ -71,7 +71,7 @@ pub struct Tool {
     pub scope: Option<String>,
 }
 
-/// The body of `PATCH /agents/{agent_id}`; a bare [`Manifest`] is accepted too.
+/// The body of `PATCH /agents/{agent_id}` by the agent; a bare [`Manifest`] is accepted too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UpdateManifest {
@@ -83,7 +83,7 @@ pub struct UpdateManifest {
     pub if_version: Option<i32>,
 }
 
-/// The answer to `PATCH /agents/{agent_id}`.
+/// The answer to `PATCH /agents/{agent_id}` by the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UpdatedManifest {

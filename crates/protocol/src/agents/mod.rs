@@ -75,6 +75,41 @@ pub struct CreateAgent {
     pub manifest: Option<RawJson>,
 }
 
+/// The body of `PATCH /agents/{agent_id}` by the owner. It changes at least one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ChangeAgent {
+    /// The agent's display name; unchanged if omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<DisplayName>,
+    /// The agent's purpose; unchanged if omitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<Description>,
+}
+
+/// The body of `PATCH /agents/{agent_id}`.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum PatchAgent {
+    /// For the agent.
+    Manifest(UpdateManifest),
+    /// For its owner.
+    Profile(ChangeAgent),
+}
+
+/// The answer to `PATCH /agents/{agent_id}`.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum PatchedAgent {
+    /// For the agent.
+    Manifest(UpdatedManifest),
+    /// For its owner.
+    Agent(Box<Agent>),
+}
+
 /// The answer to `POST /agents`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -19,7 +19,13 @@ use crate::{
 };
 
 /// Stores the newest code of an e-mail and scene, and puts the job that mails it.
-pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Result<()> {
+pub async fn put_code(
+    tx: &Tx,
+    email: &Email,
+    scene: Scene,
+    nonce: Uuid,
+    locale: Option<String>,
+) -> Result<()> {
     tx.execute(
         "-- accounts.put_code
         insert into email_code (email, scene, nonce, tries_left, expires_at)
@@ -39,6 +45,7 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Resu
         recipient: email.as_str().to_owned(),
         scene: scene.to_string(),
         nonce,
+        locale,
     });
     Ok(())
 }
@@ -100,27 +107,8 @@ pub async fn check_code(
     budget: Budget,
 ) -> Result<CodeCheck> {
     let (email, scene) = (given.email, given.scene);
-    let row = tx
-        .query_one(
-            "-- accounts.guard_code
-            insert into code_guard as g (email, failures) values ($1, '{}')
-            on conflict (email) do update
-            set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
-            returning failures, app_now() as now",
-            &[&email.as_str(), &budget.window.as_secs_f64()],
-        )
-        .await?;
-    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) =
-        (row.get("failures"), row.get("now"));
-    if given.sender == Sender::Anybody && failures.len() >= MAX_WRONG_CODES_OF_ANYBODY {
-        return Ok(CodeCheck::NeedsHuman);
-    }
-    // More are kept only after an operator has lowered the limit.
-    if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
-        let frees = failures[surplus] + budget.window;
-        // A parallel try that began later may have been counted first.
-        let wait = (frees - now).to_std().unwrap_or_default();
-        return Ok(CodeCheck::TooMany(wait.min(budget.window)));
+    if let Some(refused) = guard(tx, email, given.sender, budget).await? {
+        return Ok(refused);
     }
     let nonce: Option<Uuid> = tx
         .query_opt(
@@ -134,15 +122,58 @@ pub async fn check_code(
     let Some(nonce) = nonce else {
         return Ok(CodeCheck::Wrong);
     };
-    if codes.verify(email.as_str(), scene, nonce, given.code) {
+    if codes.verify(email.as_str(), scene.into(), nonce, given.code) {
         return Ok(CodeCheck::Right);
     }
+    count_wrong(tx, email).await?;
     tx.execute(
         "-- accounts.wrong_code
-        with counted as (update code_guard set failures = failures || app_now() where email = $1)
         update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
         &[&email.as_str(), &scene],
     )
     .await?;
     Ok(CodeCheck::Wrong)
+}
+
+/// Locks the guard of an e-mail. Returns the refusal of one that has had too many wrong tries.
+pub async fn guard(
+    tx: &Tx,
+    email: &Email,
+    sender: Sender,
+    budget: Budget,
+) -> Result<Option<CodeCheck>> {
+    let row = tx
+        .query_one(
+            "-- accounts.guard_code
+            insert into code_guard as g (email, failures) values ($1, '{}')
+            on conflict (email) do update
+            set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
+            returning failures, app_now() as now",
+            &[&email.as_str(), &budget.window.as_secs_f64()],
+        )
+        .await?;
+    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) =
+        (row.get("failures"), row.get("now"));
+    if sender == Sender::Anybody && failures.len() >= MAX_WRONG_CODES_OF_ANYBODY {
+        return Ok(Some(CodeCheck::NeedsHuman));
+    }
+    // More are kept only after an operator has lowered the limit.
+    let Some(surplus) = failures.len().checked_sub(budget.count as usize) else {
+        return Ok(None);
+    };
+    let frees = failures[surplus] + budget.window;
+    // A parallel try that began later may have been counted first.
+    let wait = (frees - now).to_std().unwrap_or_default();
+    Ok(Some(CodeCheck::TooMany(wait.min(budget.window))))
+}
+
+/// Counts a wrong try of an e-mail, whose guard is locked.
+pub async fn count_wrong(tx: &Tx, email: &Email) -> Result<()> {
+    tx.execute(
+        "-- accounts.count_wrong
+        update code_guard set failures = failures || app_now() where email = $1",
+        &[&email.as_str()],
+    )
+    .await?;
+    Ok(())
 }

@@ -39,7 +39,8 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- accounts.strip_devices
         with passkeys as (delete from passkey where user_id = $1), blocks as (delete from block where user_id = $1),
-             challenges as (delete from passkey_challenge where user_id = $1)
+             challenges as (delete from passkey_challenge where user_id = $1),
+             changes as (delete from email_change where user_id = $1)
         update device set display_name = null, platform = null, revoked_at = coalesce(revoked_at, app_now())
         where user_id = $1",
         &[&user.id],

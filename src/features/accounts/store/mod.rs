@@ -1,3 +1,4 @@
+mod address;
 mod codes;
 mod deletion;
 mod notices;
@@ -8,9 +9,10 @@ use chrono::{DateTime, Utc};
 use tokio_postgres::types::ToSql;
 
 pub use self::{
+    address::{GivenChange, change_address, change_profile, check_change, hold, put_change},
     codes::{CodeCheck, GivenCode, Sender, check_code, put_code, use_code},
     deletion::delete,
-    notices::{address_of, put_notice, put_security_notice},
+    notices::{Addressee, addressee, locale_of, now, put_notice, put_security_notice},
     thefts::{end_tokens_of, lock_agents_of, webhooks_of},
     webhooks::suspend_webhooks,
 };
@@ -191,12 +193,7 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    Ok(Profile {
-        email: row.get("email"),
-        display_name: row.get("display_name"),
-        device_locale: row.get("device_locale"),
-        created_at: row.get("created_at"),
-    })
+    Ok(address::profile_of(&row))
 }
 
 /// The user's e-mail, for a check of the password.
@@ -220,12 +217,18 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
 /// session. Each statement deletes one batch and skips locked rows. Rows
 /// without a single key go by their time, so a batch may hold a few more. A guard is needed for
 /// the window of its limit.
-const FORGET: [(Option<Limit>, &str); 7] = [
+const FORGET: [(Option<Limit>, &str); 8] = [
     (
         None,
         "-- accounts.forget_codes
         delete from email_code where expires_at = any(array(
             select expires_at from email_code where expires_at < app_now() limit $1 for update skip locked))",
+    ),
+    (
+        None,
+        "-- accounts.forget_changes
+        delete from email_change where expires_at = any(array(
+            select expires_at from email_change where expires_at < app_now() limit $1 for update skip locked))",
     ),
     (
         None,

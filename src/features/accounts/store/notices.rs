@@ -55,15 +55,49 @@ pub async fn put_security_notice(
     Ok(noticed.map(|row| row.get("noticed_at")))
 }
 
+/// An address for mail, and the locale of its mails.
+pub struct Addressee {
+    pub email: String,
+    pub locale: String,
+}
+
 /// The user's address for mail, or none if the account is gone.
-pub async fn address_of(db: &Db, user: UserId) -> Result<Option<String>> {
+pub async fn addressee(db: &Db, user: UserId) -> Result<Option<Addressee>> {
     let client = db.read().await?;
     let row = client
         .query_opt(
-            "-- accounts.address_of
-            select email from user_account where user_id = $1 and deleted_at is null",
+            "-- accounts.addressee
+            select email, device_locale from user_account where user_id = $1 and deleted_at is null",
             &[&user],
         )
         .await?;
-    Ok(row.map(|row| row.get("email")))
+    Ok(row.map(|row| Addressee {
+        email: row.get("email"),
+        locale: row.get("device_locale"),
+    }))
+}
+
+/// The locale of the account with this address; none if there is no account.
+pub async fn locale_of(db: &Db, email: &str) -> Result<Option<String>> {
+    let client = db.read().await?;
+    let row = client
+        .query_opt(
+            "-- accounts.locale_of
+            select device_locale from user_account where email = $1",
+            &[&email],
+        )
+        .await?;
+    Ok(row.map(|row| row.get("device_locale")))
+}
+
+/// The time of the database.
+pub async fn now(tx: &Tx) -> Result<DateTime<Utc>> {
+    let row = tx
+        .query_one(
+            "-- accounts.now
+            select app_now() as now",
+            &[],
+        )
+        .await?;
+    Ok(row.get("now"))
 }

@@ -3,6 +3,7 @@
 use axum::{
     body::Body,
     extract::{Request, State as Handle},
+    response::{IntoResponse, Response},
 };
 use blindpipe_protocol::agents::{ManifestUpdate, UpdatedManifest};
 
@@ -11,10 +12,11 @@ use super::super::{
     manifest::{Manifest, Update},
     store,
 };
+use super::profile;
 use crate::{
     auth::{
         agent::Agent,
-        owned::{ActingAs, NamedAgent},
+        owned::{ActingAs, NamedAgent, OwnedAgent},
     },
     db::Db,
     error::{Code, Error, Result},
@@ -29,18 +31,42 @@ use crate::{
     work::Tx,
 };
 
-/// `PATCH /agents/{agent_id}`: replaces the agent's manifest.
+/// `PATCH /agents/{agent_id}`: replaces the agent's manifest. With the owner's token it changes the
+/// name and the purpose.
 ///
-/// Caller: agent. Limit: `agent_manifest_update`, charged only for a valid manifest. Body
-/// `{manifest, if_version?}` or the bare manifest. Answers 200 with [`UpdatedManifest`]. Publishes
-/// `agent.manifest_updated` to the owner and related users. Errors: `MANIFEST_TOO_LARGE` over 128
-/// KB, `VERSION_MISMATCH`, `params {current_version}`.
-pub async fn update(
-    agent: Agent,
+/// Caller: the agent or its owner. Limit: `agent_manifest_update`, charged only for a valid
+/// manifest. Body of the agent: `{manifest, if_version?}` or the bare manifest. Answers 200 with
+/// [`UpdatedManifest`]. Publishes `agent.manifest_updated` to the owner and related users. Errors:
+/// `MANIFEST_TOO_LARGE` over 128 KB, `VERSION_MISMATCH`, `params {current_version}`. Body of the
+/// owner: `{display_name?, description?}` and nothing else. Answers 200 with the agent. Errors:
+/// `AGENT_NOT_REGISTERED`.
+pub async fn change(
+    named: NamedAgent,
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
     request: Request,
-) -> Result<Data<UpdatedManifest>> {
+) -> Result<Response> {
+    let id = named.id;
+    match named.by {
+        ActingAs::Itself(token) => {
+            let updated = update(&agents, &limiter, Agent { id, token }, request).await?;
+            Ok(Data(updated).into_response())
+        }
+        ActingAs::Owner(owner, session) => {
+            let agent = OwnedAgent { owner, session, id };
+            Ok(profile::change(&agents, &agent, request)
+                .await?
+                .into_response())
+        }
+    }
+}
+
+async fn update(
+    agents: &Agents,
+    limiter: &Limiter,
+    agent: Agent,
+    request: Request,
+) -> Result<UpdatedManifest> {
     let Update {
         manifest,
         if_version,
@@ -52,12 +78,12 @@ pub async fn update(
     });
     let (manifest_version, changed_scopes) = replaced.await?;
     let size_bytes = manifest.size_bytes();
-    Ok(Data(UpdatedManifest {
+    Ok(UpdatedManifest {
         manifest_version,
         size_bytes,
         warnings: manifest.warnings,
         changed_scopes,
-    }))
+    })
 }
 
 /// Stores a manifest. Returns its version and the changed scopes.

@@ -3,6 +3,7 @@
 mod ack;
 mod keys;
 mod manifest;
+mod profile;
 mod tokens;
 
 use axum::{
@@ -27,7 +28,7 @@ use uuid::Uuid;
 pub use self::{
     ack::ack,
     keys::{check_key, list_keys, register_key},
-    manifest::update,
+    manifest::change,
     tokens::{regenerate_token, revoke_token},
 };
 use super::{

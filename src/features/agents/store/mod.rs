@@ -277,3 +277,20 @@ pub async fn put_manifest(tx: &Tx, id: AgentId, text: &str) -> Result<i32> {
         .await?
         .get("manifest_version"))
 }
+
+/// Changes what is given.
+pub async fn put_profile(
+    tx: &Tx,
+    id: AgentId,
+    name: Option<&str>,
+    purpose: Option<&str>,
+) -> Result<()> {
+    tx.execute(
+        "-- agents.put_profile
+        update agent set display_name = coalesce($2, display_name), description = coalesce($3, description)
+        where agent_id = $1",
+        &[&id, &name, &purpose],
+    )
+    .await?;
+    Ok(())
+}

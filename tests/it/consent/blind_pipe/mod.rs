@@ -134,6 +134,15 @@ async fn accounts(cast: &mut Cast) {
     ok(bob.user.delete(path).await);
     ok(bob.user.get("/users/me/devices").await);
     ok(bob.user.get("/users/me").await);
+    let profile = json!({ "display_name": "Bob", "device_locale": "de" });
+    ok(bob.user.patch("/users/me", profile).await);
+    let moved = format!("moved-{}", bob.user.email);
+    let body = json!({ "email": moved });
+    ok(bob.user.post("/users/me/email", body).await);
+    let code = mailed_code(world, &moved, &mut bob.mails).await;
+    let body = json!({ "email": moved, "code": code });
+    ok(bob.user.post("/users/me/email/confirm", body).await);
+    bob.user.email = moved;
 
     let new = marks.text("a new account password");
     let change = json!({ "current_password": bob.password, "new_account_password": new });

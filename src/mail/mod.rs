@@ -1,5 +1,7 @@
 //! Mail: SMTP in production, `.eml` files in the dev profile.
 
+mod templates;
+
 use std::time::Duration;
 
 use lettre::{
@@ -7,8 +9,10 @@ use lettre::{
     message::{Mailbox, header::ContentType},
 };
 use reqwest::Url;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 
+pub use self::templates::MailKind;
+use self::templates::Templates;
 use crate::config::{Config, Profile};
 
 /// The failure of a mail. It never contains the recipient.
@@ -17,10 +21,11 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Deadline of a whole delivery.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends plain mails.
+/// Writes plain mails from templates, and sends them.
 #[derive(Clone)]
 pub struct Mailer {
     from: Mailbox,
+    templates: Templates,
     way: Way,
 }
 
@@ -30,7 +35,7 @@ enum Way {
     Files(AsyncFileTransport<Tokio1Executor>),
 }
 
-/// Checks `MAIL_URL`, and adds a line per fault.
+/// Checks `MAIL_URL` and the files of `MAIL_TEMPLATES`, and adds a line per fault.
 pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
     let url = config.mail_url.expose_secret();
     if sends_password_in_the_clear(url) {
@@ -38,6 +43,13 @@ pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
     }
     if config.profile == Profile::Production && url.starts_with("file:") {
         faults.push("MAIL_URL: mail to files is for the dev profile".into());
+    }
+    if let Err(broken) = Templates::load(config.mail_templates.as_deref()) {
+        faults.extend(
+            broken
+                .into_iter()
+                .map(|fault| format!("MAIL_TEMPLATES: {fault}")),
+        );
     }
 }
 
@@ -53,9 +65,10 @@ fn sends_password_in_the_clear(url: &str) -> bool {
 }
 
 impl Mailer {
-    /// A mailer for `MAIL_URL` and `MAIL_FROM`.
-    pub fn new(url: &SecretString, from: &str) -> Result<Self, Failure> {
-        let url = url.expose_secret();
+    /// A mailer for `MAIL_URL`, `MAIL_FROM` and `MAIL_TEMPLATES`.
+    pub fn new(config: &Config) -> Result<Self, Failure> {
+        let url = config.mail_url.expose_secret();
+        let templates = Templates::load(config.mail_templates.as_deref());
         let way = match url.strip_prefix("file://") {
             Some(folder) => {
                 std::fs::create_dir_all(folder)?;
@@ -68,7 +81,8 @@ impl Mailer {
             ),
         };
         Ok(Mailer {
-            from: from.parse()?,
+            from: config.mail_from.parse()?,
+            templates: templates.map_err(|faults| faults.join("; "))?,
             way,
         })
     }
@@ -83,14 +97,26 @@ impl Mailer {
         Ok(())
     }
 
-    /// Sends a mail to the server or into a file.
-    pub async fn send(&self, to: &str, subject: &str, text: &str) -> Result<(), Failure> {
+    /// A word in the language of a locale, for the values of mails.
+    pub fn word(&self, locale: &str, name: &str) -> String {
+        self.templates.word(locale, name)
+    }
+
+    /// Writes a mail in the language of a locale, and sends it to the server or into a file.
+    pub async fn send(
+        &self,
+        to: &str,
+        locale: &str,
+        kind: MailKind,
+        values: &[(&str, &str)],
+    ) -> Result<(), Failure> {
+        let written = self.templates.write(kind, locale, values);
         let mail = Message::builder()
             .from(self.from.clone())
             .to(Mailbox::new(None, to.parse()?))
-            .subject(subject)
+            .subject(written.subject)
             .header(ContentType::TEXT_PLAIN)
-            .body(text.to_owned())?;
+            .body(written.text)?;
         match &self.way {
             Way::Smtp(smtp) => {
                 // A server's refusal quotes the address, so only its number is reported.
