@@ -74,6 +74,24 @@ def test_helm_waits_longer_than_a_migration_may_take():
         assert minutes and int(minutes[1]) * 60 > job["activeDeadlineSeconds"], f"{name}: {line}"
 
 
+def commands(page):
+    """The commands in a page's blocks of shell, and those within its sentences."""
+    return [*shell(page), *(re.sub(r"\s+", " ", text) for text in re.findall(r"`((?:kubectl|helm) [^`]*)`", page.read_text()))]
+
+
+def test_every_command_names_its_namespace():
+    """A command of two words is named in a sentence and not to be run as it is."""
+    found = []
+    for page in PAGES:
+        found += [
+            (page.name, line)
+            for line in commands(page)
+            if re.match(r"(kubectl|helm) ", line) and len(line.split()) > 2 and "create namespace" not in line
+        ]
+    assert len(found) >= 30
+    assert [(name, line) for name, line in found if "--namespace messaging" not in line] == []
+
+
 def selects(selector, labels):
     """Whether a selector of kubectl selects labels."""
     for key, is_set, values, value in re.findall(r"([\w./-]+)(?:( in )\(([^)]*)\)|=([\w-]+))", selector):
