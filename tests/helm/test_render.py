@@ -1,5 +1,6 @@
 """Every way to set the chart renders objects that Kubernetes accepts, and only those."""
 
+import ipaddress
 import os
 import re
 import subprocess
@@ -230,6 +231,8 @@ def test_the_chart_makes_no_secret_and_shows_none():
         ({"database": {"pgbouncer": {"enabled": True}}}, "database.pgbouncer"),
         ({"service": {"externalTrafficPolicy": "Local"}}, "externalTrafficPolicy"),
         ({"loadTest": {"enabled": True, "image": "loadtest:1"}}, "loadTest.accountsSecret"),
+        ({"serviceMonitor": {"enabled": True}}, "networkPolicy.monitoring"),
+        ({"networkPolicy": {"peers": {"redis": {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": []}}}}, "peers.redis"),
         # By the schema of the values.
         ({"replica": 3}, "replica"),
         ({"ingress": {"enable": True}}, "enable"),
@@ -239,10 +242,70 @@ def test_the_chart_makes_no_secret_and_shows_none():
         ({"publicUrl": "https://chat.example.org/"}, "publicUrl"),
         ({"image": {"repository": ""}}, "repository"),
         ({"replicas": 0}, "replicas"),
+        # An empty peer is everybody.
+        ({"networkPolicy": {"peers": {"redis": {"to": [{}]}}}}, "redis"),
     ],
 )
 def test_values_that_cannot_work_are_refused(changes, said):
     assert said in refusal(merged(case("layer7"), changes))
+
+
+# Private and shared addresses, links of a machine, and services of metadata.
+INSIDE = ["10.1.2.3", "172.31.0.1", "192.168.1.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "169.254.169.254",
+          "169.254.170.2", "168.63.129.16", "::1", "fd00:ec2::254", "fd12:3456::1", "fe80::1"]
+
+
+def reached(policy, address, port):
+    """Whether a rule of addresses lets pods call this one; rules of DNS and of labels do not count."""
+    address = ipaddress.ip_address(address)
+    for rule in policy["spec"]["egress"]:
+        if port not in [entry["port"] for entry in rule["ports"]]:
+            continue
+        assert rule.get("to"), "a rule without peers admits everybody"
+        for peer in rule["to"]:
+            block = peer.get("ipBlock", {"cidr": "255.255.255.255/32"})
+            inside = [ipaddress.ip_network(cidr) for cidr in [block["cidr"], *block.get("except", [])]]
+            if address in inside[0] and not any(address in other for other in inside[1:]):
+                return True
+    return False
+
+
+def test_pods_call_public_addresses_and_the_peers_that_are_named():
+    policy = objects(case("layer7"))["NetworkPolicy", "chat"]
+    for port in (443, 5432, 6379, 465):
+        assert reached(policy, "203.0.113.7", port) and reached(policy, "2001:db8::7", port)
+        assert [address for address in INSIDE if reached(policy, address, port)] == []
+    assert not reached(policy, "203.0.113.7", 22)
+    named = {"networkPolicy": {"peers": {"postgres": {"to": [{"ipBlock": {"cidr": "10.1.2.0/24"}}]}}}}
+    policy = objects(merged(case("layer7"), named))["NetworkPolicy", "chat"]
+    assert reached(policy, "10.1.2.3", 5432)
+    assert not reached(policy, "10.1.3.3", 5432) and not reached(policy, "10.1.2.3", 443)
+
+
+def test_a_collector_is_called_on_its_port():
+    peers = {"tracing": {"to": [{"ipBlock": {"cidr": "10.9.0.0/16"}}]}}
+    values = {"tracing": {"endpoint": "https://collector.example.org:4318"}, "networkPolicy": {"peers": peers}}
+    policy = objects(merged(case("layer7"), values))["NetworkPolicy", "chat"]
+    assert reached(policy, "10.9.0.1", 4318) and reached(policy, "203.0.113.7", 4318)
+
+
+def test_the_admin_port_is_for_the_scraper_that_is_named():
+    def scrapers(values):
+        rules = objects(values)["NetworkPolicy", "chat"]["spec"]["ingress"]
+        (rule,) = [rule for rule in rules if rule["ports"] == [{"port": 9090}]]
+        return rule["from"]
+
+    (test,) = scrapers(case("layer7"))
+    assert test["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+    named = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert scrapers(merged(case("layer7"), {"networkPolicy": {"monitoring": [named]}})) == [test, named]
+
+
+def test_the_notes_say_what_the_policy_needs():
+    notes = render(case("layer7"))["NOTES.txt"]
+    assert "only for: postgres, redis, mail, objectStore." in notes and "networkPolicy.monitoring" in notes
+    assert "only for: mail, objectStore." in render(case("everything"))["NOTES.txt"]
+    assert "networkPolicy" not in render(merged(case("layer7"), {"networkPolicy": {"enabled": False}}))["NOTES.txt"]
 
 
 def test_the_load_test_has_only_options_of_its_program():

@@ -115,6 +115,14 @@ labels:
 {{- if and (eq $v.service.type "ClusterIP") $v.service.externalTrafficPolicy -}}
 {{- $faults = append $faults "service.externalTrafficPolicy: a ClusterIP service has none" -}}
 {{- end -}}
+{{- if and .Values.networkPolicy.enabled .Values.serviceMonitor.enabled (not .Values.networkPolicy.monitoring) -}}
+{{- $faults = append $faults "networkPolicy.monitoring: name the pods of Prometheus, because serviceMonitor.enabled asks it to scrape" -}}
+{{- end -}}
+{{- range $name, $peer := .Values.networkPolicy.peers -}}
+{{- if and $.Values.networkPolicy.enabled $peer.to (not $peer.ports) (ne $name "tracing") -}}
+{{- $faults = append $faults (printf "networkPolicy.peers.%s.ports: a rule without ports would admit all of them" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if $faults -}}
 {{- fail (printf "\n  %s\n" (join "\n  " $faults)) -}}
 {{- end -}}
