@@ -37,12 +37,13 @@ const fn rule(table: &'static str, kept: i64, insert: &'static str, find: &'stat
     }
 }
 
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 25] = [
     rule(
         "reconcile_log", HOUR,
         "insert into reconcile_log (principal_id, recorded_at) values ('$id', $at)", "principal_id = '$id'",
     ),
     rule("email_code", 0, "insert into email_code values ('$id', 'login', '$id', 5, $at)", "email = '$id'"),
+    rule("email_change", 0, "insert into email_change values ('$id', '$id', '$id', '$id', 5, $at)", "user_id = '$id'"),
     rule("login_notice", DAY, "insert into login_notice values ('$id', 1, $at)", "user_id = '$id'"),
     rule("security_notice", DAY, "insert into security_notice values ('$id', 'password', $at)", "user_id = '$id'"),
     rule("login_guard", 900, "insert into login_guard values ('$id', 5, $at)", "email = '$id'"),
