@@ -31,6 +31,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 pub struct Load {
     lines: Vec<Line>,
     acked: Arc<AtomicUsize>,
+    /// How many times listeners had to start anew.
+    resyncs: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
@@ -71,7 +73,8 @@ pub struct Outcome {
 impl Load {
     /// Starts to send and to listen.
     pub async fn start(nodes: &[TestNode; 2]) -> Self {
-        let (acked, stop) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let [acked, resyncs] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+        let stop = Arc::<AtomicBool>::default();
         let mut lines = Vec::new();
         for n in 0..LINES {
             let user = nodes[0].user(&format!("sender{n}")).await;
@@ -88,13 +91,27 @@ impl Load {
             let agents = [agent.on(&nodes[n % 2]), agent.on(&nodes[(n + 1) % 2])];
             lines.push(Line {
                 senders,
-                listener: spawn(listen(agents, Arc::clone(&last))),
+                listener: spawn(listen(agents, Arc::clone(&last), resyncs.clone())),
                 user,
                 conversation,
                 last,
             });
         }
-        Load { lines, acked, stop }
+        Load {
+            lines,
+            acked,
+            resyncs,
+            stop,
+        }
+    }
+
+    /// Waits until a listener had to start anew.
+    pub async fn until_resynced(&self) {
+        let since = Instant::now();
+        while self.resyncs.load(SeqCst) == 0 {
+            assert!(since.elapsed() < MAX_TRY, "no listener starts anew");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// Waits until so many more messages are acked.
@@ -210,7 +227,11 @@ async fn history(user: &User, conversation: &str) -> Vec<Acked> {
 
 /// Listens until the last message has come. A listener that has to start anew reads its inbox from
 /// the beginning of the new epoch.
-async fn listen(agents: [Agent; 2], last: Arc<Mutex<Option<i64>>>) -> Listened {
+async fn listen(
+    agents: [Agent; 2],
+    last: Arc<Mutex<Option<i64>>>,
+    resyncs: Arc<AtomicUsize>,
+) -> Listened {
     let (mut listened, mut cursor) = (Listened::default(), None::<String>);
     let mut number = None;
     for turn in 0.. {
@@ -225,6 +246,7 @@ async fn listen(agents: [Agent; 2], last: Arc<Mutex<Option<i64>>>) -> Listened {
                 cursor = Some(format!("{epoch}-0"));
                 listened.messages.clear();
                 listened.resyncs += 1;
+                resyncs.fetch_add(1, SeqCst);
                 number = None;
                 break;
             }
