@@ -3,12 +3,8 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    process::{Command, ExitStatus, Stdio},
+    sync::{Arc, OnceLock, mpsc},
     thread,
     time::Duration,
 };
@@ -50,6 +46,7 @@ struct ClusterNode {
 pub struct DevCluster {
     file: PathBuf,
     server: Server,
+    end: Arc<OnceLock<ExitStatus>>,
 }
 
 /// A person with a device whose keys are backed up.
@@ -88,7 +85,7 @@ impl DevCluster {
         settings: &[(&str, &str)],
     ) -> Result<Self> {
         let file = dir.join("cluster.json");
-        let mut ended = Arc::new(AtomicBool::default());
+        let mut end = Arc::default();
         if !file.exists() {
             let mut command = with_this_process(program);
             command.arg("--dir").arg(dir).arg("--no-demo");
@@ -96,11 +93,14 @@ impl DevCluster {
                 command.arg("--packages").arg(packages);
             }
             command.envs(settings.iter().copied());
-            ended = launch(command).map_err(Error::other)?;
+            end = launch(command).map_err(Error::other)?;
         }
         let until = Instant::now() + READY_TIMEOUT;
         while !file.exists() {
-            if ended.load(Ordering::Relaxed) || Instant::now() > until {
+            if let Some(status) = end.get() {
+                return Err(has_ended(*status));
+            }
+            if Instant::now() > until {
                 return Err(Error::Usage("the development cluster did not start"));
             }
             sleep(LOOK_INTERVAL).await;
@@ -110,11 +110,14 @@ impl DevCluster {
         let first = cluster.nodes.first();
         let first = first.ok_or(Error::Usage("the cluster has no nodes"))?;
         let server = Server::new(first.base_url.as_str()).with_authority(authority);
-        Ok(Self { file, server })
+        Ok(Self { file, server, end })
     }
 
     fn read(&self) -> Result<ClusterFile> {
-        read(&self.file).map_err(Error::other)
+        match self.end.get() {
+            Some(status) => Err(has_ended(*status)),
+            None => read(&self.file).map_err(Error::other),
+        }
     }
 
     /// The certificate authority of its nodes, in PEM.
@@ -282,22 +285,27 @@ fn with_this_process(program: &Path) -> Command {
 
 /// Starts a program, and tells when it has ended. The kernel watches the thread that starts it, so
 /// that thread waits for its end.
-fn launch(mut command: Command) -> io::Result<Arc<AtomicBool>> {
-    let ended = Arc::new(AtomicBool::default());
+fn launch(mut command: Command) -> io::Result<Arc<OnceLock<ExitStatus>>> {
+    let end = Arc::<OnceLock<ExitStatus>>::default();
     let (sender, started) = mpsc::channel();
-    let tell = ended.clone();
+    let tell = end.clone();
     thread::spawn(move || match command.spawn() {
         Ok(mut child) => {
             sender.send(Ok(())).ok();
-            child.wait().ok();
-            tell.store(true, Ordering::Relaxed);
+            if let Ok(status) = child.wait() {
+                tell.set(status).ok();
+            }
         }
         Err(error) => {
             sender.send(Err(error)).ok();
         }
     });
     started.recv().map_err(io::Error::other)??;
-    Ok(ended)
+    Ok(end)
+}
+
+fn has_ended(status: ExitStatus) -> Error {
+    Error::other(format!("the development cluster has ended ({status})"))
 }
 
 fn read(file: &Path) -> io::Result<ClusterFile> {
