@@ -1110,9 +1110,15 @@ CREATE INDEX webhook_of_secret_session ON webhook USING btree (secret_session_id
 
 CREATE INDEX webhook_of_url_session ON webhook USING btree (url_session_id) WHERE url_session_id IS NOT NULL;
 
+CREATE INDEX webhook_previous_key ON webhook USING btree (SUBSTRING(sealed_previous FROM 1 FOR 4)) WHERE sealed_previous IS NOT NULL;
+
+CREATE INDEX webhook_secret_key ON webhook USING btree (SUBSTRING(sealed_secret FROM 1 FOR 4)) WHERE sealed_secret IS NOT NULL;
+
 CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
 
 CREATE INDEX webhook_turn_retry ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures > 0;
+
+CREATE INDEX webhook_unreadable ON webhook USING btree (agent_id) WHERE last_error = 'secret_unreadable'::text;
 
 create view live_session as
  SELECT session.session_id,

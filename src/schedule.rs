@@ -18,7 +18,8 @@ use crate::{
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, conversations, erasure, files, grants, group_keys, messages,
-        passkeys, relations, shares, tool_calls, webhooks,
+        passkeys, relations, shares, tool_calls,
+        webhooks::{self, RESEAL_INTERVAL, SecretSeal},
     },
     inbox,
     jobs::{
@@ -53,6 +54,8 @@ pub struct Schedule {
     pub objects: Objects,
     /// How many times as often as ordered the upkeep runs.
     pub upkeep_speed: u32,
+    /// The keys that webhook secrets are sealed under.
+    pub webhook_seal: SecretSeal,
     /// Notified after the sweep of webhooks.
     pub wake_webhooks: Arc<Notify>,
 }
@@ -66,6 +69,10 @@ impl Schedule {
         let schedule = self.clone();
         supervisor::spawn_until(tasks, stop, "tool_calls.expire", move || {
             schedule.clone().expire_tool_calls()
+        });
+        let schedule = self.clone();
+        supervisor::spawn_until(tasks, stop, "webhooks.reseal", move || {
+            schedule.clone().reseal_webhooks()
         });
         for upkeep in Upkeep::ALL {
             let schedule = self.clone();
@@ -140,6 +147,19 @@ impl Schedule {
             Upkeep::LogPushes => inbox::log_left_behind(db).await,
             Upkeep::MeasureRetention => retention::measure(db).await,
             Upkeep::TellMarks => conversations::tell_forgotten_marks(&self.work).await,
+        }
+    }
+
+    /// Seals webhook secrets under the first key. Every node does this by itself: while the ring
+    /// changes, nodes have different ones.
+    async fn reseal_webhooks(self) {
+        let every = RESEAL_INTERVAL / self.upkeep_speed;
+        tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
+        loop {
+            if let Err(error) = webhooks::reseal(&self.work, &self.webhook_seal).await {
+                error.log_in("webhooks.reseal", "the next round seals them");
+            }
+            tokio::time::sleep(every).await;
         }
     }
 

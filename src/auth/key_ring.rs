@@ -69,6 +69,11 @@ impl MacKeyRing {
 pub struct KeyId(pub i32);
 
 impl KeyId {
+    /// The bytes that a sealed value begins with.
+    pub fn to_bytes(self) -> [u8; 4] {
+        self.0.to_be_bytes()
+    }
+
     fn of(name: [u8; 32]) -> Self {
         KeyId(i32::from_be_bytes([name[0], name[1], name[2], name[3]]))
     }
@@ -96,6 +101,11 @@ impl SealingKeys {
     /// The key that seals.
     pub fn current(&self) -> &SealingKey {
         &self.0[0]
+    }
+
+    /// The keys that only open.
+    pub fn others(&self) -> impl Iterator<Item = &SealingKey> {
+        self.0.iter().skip(1)
     }
 
     /// The key that opens what was sealed under `id`; none once its secret has left the ring.

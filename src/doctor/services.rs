@@ -6,10 +6,11 @@ use secrecy::ExposeSecret;
 
 use super::Report;
 use crate::{
-    auth::agent::MAX_CONCURRENT_LOOKUPS,
+    auth::{agent::MAX_CONCURRENT_LOOKUPS, server_secret::ServerSecret},
     clock::Clock,
     config::Config,
-    db::{Inspection as Postgres, migrate},
+    db::{Db, Inspection as Postgres, Plans, migrate},
+    features::webhooks::{self, Seals, SecretSeal},
     mail::Mailer,
     objects::Backend,
     random::Random,
@@ -79,6 +80,12 @@ pub(super) async fn check_postgres(config: &Config, clock: &Clock, report: &mut 
     check_connections(config, &found, report);
     if !found.is_standby {
         check_timeouts(config, report).await;
+    }
+    if found
+        .schema
+        .is_some_and(|version| version >= migrate::newest())
+    {
+        check_seals(config, clock, report).await;
     }
     check_clock("postgres.clock", clock, found.clock, report);
 }
@@ -158,6 +165,43 @@ fn check_connections(config: &Config, found: &Postgres, report: &mut Report) {
         format!("{max} allowed, and a single node opens about {wanted}"),
         "raise max_connections, lower DATABASE_POOL_SIZE, or put PgBouncer between",
     );
+}
+
+/// Whether every webhook secret opens with `SERVER_SECRET`, and still does without its later secrets.
+async fn check_seals(config: &Config, clock: &Clock, report: &mut Report) {
+    let part = "webhooks.secrets";
+    match count_seals(config, clock).await {
+        Ok(seals) if seals.unreadable > 0 => report.fault(
+            part,
+            format!(
+                "{} are sealed under a secret that SERVER_SECRET does not have",
+                seals.unreadable
+            ),
+            "keep that secret at the end of SERVER_SECRET until webhook_secrets_old is 0 on all nodes",
+        ),
+        Ok(seals) if seals.old > 0 => report.warning(
+            part,
+            format!("{} are not sealed under the first secret yet", seals.old),
+            "remove no secret from SERVER_SECRET; the nodes seal them anew within minutes",
+        ),
+        Ok(_) => report.good(part, "all are sealed under the first secret"),
+        Err(error) => {
+            let said = error.lines().next().unwrap_or_default();
+            let said = format!("they cannot be counted: {said}");
+            report.warning(part, said, "remove no secret from SERVER_SECRET before they are");
+        }
+    }
+}
+
+async fn count_seals(config: &Config, clock: &Clock) -> Result<Seals, String> {
+    let secret: ServerSecret = config.server_secret.expose_secret().parse()?;
+    let seal = SecretSeal::new(&secret, Random::new(clock.clone()));
+    let (url, wait) = (&config.database_url, config.database_timeout.millis());
+    let counted = match Db::new(url, "blindpipe doctor", 1, Plans::Free, wait) {
+        Ok(db) => webhooks::count_seals(&db, &seal).await,
+        Err(error) => return Err(format!("{error:?}")),
+    };
+    counted.map_err(|error| format!("{error:?}"))
 }
 
 /// Whether a node would take a connection: behind a pooler, the role itself needs time-outs.

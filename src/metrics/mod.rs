@@ -291,6 +291,11 @@ pub fn webhook_turns(change: f64) {
     metrics::gauge!("webhook_turns").increment(change);
 }
 
+pub fn webhook_secrets(old: i64, unreadable: i64) {
+    metrics::gauge!("webhook_secrets_old").set(old as f64);
+    metrics::gauge!("webhook_secrets_unreadable").set(unreadable as f64);
+}
+
 pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
     metrics::counter!("webhook_late_total").increment(late);
     metrics::gauge!("webhook_backlog_agents").set(agents as f64);

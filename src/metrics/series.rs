@@ -336,6 +336,16 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Agents that a sweep found with undelivered events: their wake-up was lost.",
     ),
+    (
+        "webhook_secrets_old",
+        Kind::Gauge,
+        "Webhook secrets that are sealed under another secret of SERVER_SECRET than the first.",
+    ),
+    (
+        "webhook_secrets_unreadable",
+        Kind::Gauge,
+        "Webhook secrets that are sealed under a secret that SERVER_SECRET does not have.",
+    ),
     ("job_seconds", Kind::Seconds, "Time of a job, by name."),
     (
         "jobs_total",

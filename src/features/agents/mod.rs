@@ -118,6 +118,15 @@ pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
     move_to(tx, agent, AgentState::Unreachable).await
 }
 
+/// Makes an unreachable agent active and notifies its owner. Deliveries go on at once.
+pub async fn mark_reachable(tx: &Tx, agent: &Locked) -> Result<()> {
+    if agent.state != AgentState::Unreachable {
+        return Ok(());
+    }
+    store::resume_webhook(tx, agent.id).await?;
+    move_to(tx, agent, AgentState::Active).await
+}
+
 /// Marks tokens and keys revoked after their grace. An agent that loses its last key is
 /// `registered` again.
 pub async fn retire(work: &UnitOfWork) -> Result<()> {

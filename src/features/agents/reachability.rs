@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{AgentState, move_to, store};
+use super::{mark_reachable, store};
 use crate::{error::Result, ids::AgentId, supervisor, work::UnitOfWork};
 
 /// The longest wait before a socket's acks are flushed together. Hardly any has an effect.
@@ -69,11 +69,8 @@ impl ReachabilityTracker {
     async fn reactivate(&self, agent: AgentId) -> Result<()> {
         let revived = self.work.run("agents.revive", async |tx| {
             match store::lock(tx, agent).await? {
-                Some(locked) if locked.state == AgentState::Unreachable => {
-                    store::resume_webhook(tx, agent).await?;
-                    move_to(tx, &locked, AgentState::Active).await
-                }
-                _ => Ok(()),
+                Some(locked) => mark_reachable(tx, &locked).await,
+                None => Ok(()),
             }
         });
         revived.await

@@ -168,6 +168,11 @@ impl WebhookClient {
         }
     }
 
+    /// The id of another delivery.
+    pub fn next_id(&self) -> DeliveryId {
+        DeliveryId::generate(&self.random)
+    }
+
     /// Posts an event that is not of the inbox.
     pub async fn call(
         &self,
@@ -176,7 +181,7 @@ impl WebhookClient {
         secrets: &Secrets,
         event: WebhookEvent,
     ) -> (DeliveryId, Exchange) {
-        let id = DeliveryId::generate(&self.random);
+        let id = self.next_id();
         let call = WebhookCall {
             delivery_id: id,
             attempt: 1,

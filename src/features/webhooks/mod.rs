@@ -6,23 +6,34 @@
 //! delivered one after another. Nothing is delivered while a socket of the agent is online. A
 //! suspended webhook delivers nothing and what is under way is cut.
 //!
+//! Secrets are sealed at rest under a key of the server's secret. [`reseal`](mod@reseal) follows a
+//! change of it. A secret that does not open makes its agent unreachable ([`unreadable`]).
+//!
 //! The [`dispatcher`] works off the turns and makes the attempts; [`rules`] decides after an
 //! attempt whether and when the next one follows.
 
 mod client;
 pub mod dispatcher;
 pub(crate) mod http;
+mod reseal;
 mod rules;
 mod seal;
 pub mod signature;
 mod store;
+mod unreadable;
 
 pub use blindpipe_protocol::webhooks::{
     DeliveryAttempt, DeliveryStatus, ReplyOutcome, WebhookCall, WebhookChallenge, WebhookEvent,
     WebhookStatus,
 };
 
-pub use self::{client::WebhookClient, dispatcher::Waker, seal::SecretSeal};
+pub use self::{
+    client::WebhookClient,
+    dispatcher::Waker,
+    reseal::{RESEAL_INTERVAL, count_seals, reseal},
+    seal::SecretSeal,
+    store::seals::Seals,
+};
 use crate::{db::Db, error::Result, ids::AgentId, metrics, work::UnitOfWork};
 
 /// The number of days that deliveries stay in the log.

@@ -30,6 +30,17 @@ impl SecretSeal {
         }
     }
 
+    /// The name of the key that seals.
+    pub(super) fn current_key(&self) -> Vec<u8> {
+        self.keys.current().id.to_bytes().to_vec()
+    }
+
+    /// The names of the keys that only open.
+    pub(super) fn other_keys(&self) -> Vec<Vec<u8>> {
+        let names = self.keys.others().map(|key| key.id.to_bytes().to_vec());
+        names.collect()
+    }
+
     /// Seals a secret of `agent`.
     pub fn seal(&self, agent: AgentId, secret: &WebhookSecret) -> Result<Vec<u8>> {
         let key = self.keys.current();
@@ -42,7 +53,7 @@ impl SecretSeal {
                 &mut text,
             )
             .map_err(|error| Error::internal(Code::InternalError, error))?;
-        Ok([&key.id.0.to_be_bytes()[..], &nonce, &text].concat())
+        Ok([&key.id.to_bytes()[..], &nonce, &text].concat())
     }
 
     /// Opens a sealed secret of `agent`. None if its key has left the ring or it was changed.

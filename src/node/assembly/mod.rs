@@ -188,6 +188,7 @@ fn start_jobs(
         mailer: Mailer::new(config)?,
         objects: objects.clone(),
         upkeep_speed: config.upkeep_speed.0,
+        webhook_seal: webhooks.seal.clone(),
         wake_webhooks: webhooks.waker.turn_due(),
     };
     schedule.start(&tasks.workers, &tasks.stopping);

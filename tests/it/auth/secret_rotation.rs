@@ -2,24 +2,18 @@
 
 use std::time::Duration;
 
-use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde_json::json;
 
-use crate::support::{ProcessNode, TestNode, World};
+use crate::support::{ProcessNode, TestNode, World, server_secrets};
 
 /// The names of two secrets.
 const OLD: u8 = 2;
 const NEW: u8 = 9;
 
-fn ring(secrets: &[u8]) -> String {
-    let texts = secrets.iter().map(|n| BASE64.encode([*n; 32]));
-    texts.collect::<Vec<_>>().join(",")
-}
-
 /// Two nodes in the midst of a change: `a` still signs with the old secret, `b` with the new one.
 async fn between_two_secrets() -> [TestNode; 2] {
     let world = World::new(&[]).await;
-    let (old_first, new_first) = (ring(&[OLD, NEW]), ring(&[NEW, OLD]));
+    let (old_first, new_first) = (server_secrets(&[OLD, NEW]), server_secrets(&[NEW, OLD]));
     [
         world.node_with(&[("SERVER_SECRET", &old_first)]).await,
         world.node_with(&[("SERVER_SECRET", &new_first)]).await,
@@ -37,7 +31,7 @@ async fn a_change_of_the_secret_logs_nobody_out() {
     let moved = back.on(&b).refreshed().await;
 
     // The last step removes the old secret. A cookie of the new one goes on, one of the old ends.
-    let only_new = ring(&[NEW]);
+    let only_new = server_secrets(&[NEW]);
     let c = a.world.node_with(&[("SERVER_SECRET", &only_new)]).await;
     let of_old = a.user("bob").await;
     of_old.on(&c).with_cookie("/auth/refresh").await.expect(401);
@@ -80,7 +74,7 @@ async fn sockets_and_agents_go_on_while_the_secret_changes() {
         back.event("message.created").await;
     }
     // A proof under the old secret spares a node with the new one the hash.
-    let new_first = ring(&[NEW, OLD]);
+    let new_first = server_secrets(&[NEW, OLD]);
     let cold = ProcessNode::start_with(&a, &[("SERVER_SECRET", &new_first)]).await;
     agent.at(&cold.base).poll("").await.expect(200);
     assert_eq!(cold.metric("token_cache_total", "hashed").await, 0.0);

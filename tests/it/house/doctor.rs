@@ -9,11 +9,12 @@ use fred::{
     interfaces::ClientLike,
     types::{ClusterHash, CustomCommand},
 };
+use serde_json::json;
 
 use crate::support::{
-    S3Server, SMTP_PASSWORD, Secrecy, SmtpServer, World, connect, empty_database,
-    followed_postgres, free_port, give_role_timeouts, h2::Tls, pgbouncer, private_redis, psql,
-    redis_client, services, serving, through, ulid,
+    ProcessNode, Receiver, S3Server, SMTP_PASSWORD, Secrecy, SmtpServer, World, connect,
+    empty_database, followed_postgres, free_port, give_role_timeouts, h2::Tls, pgbouncer,
+    private_redis, psql, redis_client, services, serving, through, ulid,
 };
 
 /// Settings in which nothing is wrong.
@@ -80,6 +81,7 @@ async fn a_deployment_without_faults_is_told_so() {
         "postgres.role",
         "postgres.connections",
         "postgres.timeouts",
+        "webhooks.secrets",
         "postgres.clock",
         "redis.version",
         "redis.policy",
@@ -102,6 +104,36 @@ async fn a_deployment_without_faults_is_told_so() {
     let (_, said) = examine(&world, &usual).await;
     // As `docs/scaling.md` and the chart's README count them.
     assert!(said.contains("a node opens about 24"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_the_server_that_webhooks_need_is_not_to_be_removed() {
+    let world = World::new(&[]).await;
+    let [old, new] = [(); 2].map(|()| BASE64.encode(rand::random::<[u8; 32]>()));
+    let both = format!("{new},{old}");
+    let node = world.node_with(&[("SERVER_SECRET", &old)]).await;
+    let alice = node.user("alice").await;
+    let agent = node.agent(&alice, "helper").await;
+    let receiver = Receiver::start().await;
+    let body = json!({ "url": receiver.url });
+    alice.put(agent.webhook(""), body).await.expect(200);
+    node.drain().await;
+
+    let (code, said) = examine(&world, &[("SERVER_SECRET", &*both)]).await;
+    let warned = said.contains("warning  webhooks.secrets: 1 ");
+    assert!(code == 0 && warned, "{said}");
+    finds(&world, &[("SERVER_SECRET", &new)], "webhooks.secrets").await;
+
+    let own = [("SERVER_SECRET", &*both), ("UPKEEP_SPEED", "60")];
+    let _node = ProcessNode::start_in_with(&world, &own).await;
+    let mut said = String::new();
+    for _ in 0..120 {
+        (_, said) = examine(&world, &[("SERVER_SECRET", &*new)]).await;
+        if said.contains("ok       webhooks.secrets: ") {
+            return;
+        }
+    }
+    panic!("{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

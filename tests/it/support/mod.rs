@@ -55,5 +55,5 @@ pub use self::{
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::{Sleeper, Socket},
     statistics::Shift,
-    world::{TestNode, World, find_code, nodes, nodes_with},
+    world::{TestNode, World, find_code, nodes, nodes_with, server_secrets},
 };

@@ -278,3 +278,9 @@ pub async fn nodes_with<const N: usize>(settings: &[(&str, &str)]) -> [TestNode;
         .try_into()
         .unwrap_or_else(|_| unreachable!("as many as were pushed"))
 }
+
+/// A `SERVER_SECRET` of secrets with these names.
+pub fn server_secrets(names: &[u8]) -> String {
+    let texts = names.iter().map(|n| BASE64.encode([*n; 32]));
+    texts.collect::<Vec<_>>().join(",")
+}

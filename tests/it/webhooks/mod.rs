@@ -8,6 +8,7 @@ mod order;
 mod reachability;
 mod replies;
 mod routes;
+mod server_secret;
 mod suspension;
 
 use std::time::Duration;

@@ -37,6 +37,7 @@ use super::{
     SecretSeal, WebhookClient,
     rules::Backoff,
     store::turns::{self, Claim},
+    unreadable,
 };
 use crate::{
     config::Config,
@@ -249,13 +250,7 @@ impl Dispatcher {
         let woken = Arc::new(Notify::new());
         let (agent, number) = (claim.agent, claim.turn);
         let Some(turn) = Turn::new(self.shared.clone(), &claim, woken.clone()) else {
-            // Only a secret of the server that has left the ring explains it.
-            tracing::error!(
-                operation = "webhooks.open_secret",
-                remedy = "its owner must set another one",
-                "a webhook's secret cannot be opened"
-            );
-            return;
+            return self.give_up(claim);
         };
         let signals = Signals {
             turn: number,
@@ -271,6 +266,17 @@ impl Dispatcher {
             supervisor::contain("webhooks.turn", remedy, Box::pin(turn.run(claim))).await;
             held.remove(agent, number);
             drop(place);
+        });
+    }
+
+    /// Ends a turn whose secret does not open. Its owner hears of it.
+    fn give_up(&self, claim: Claim) {
+        let work = self.shared.work.clone();
+        supervisor::spawn_once(&self.tasks, "webhooks.give_up", async move {
+            let sealed = claim.endpoint.sealed_secret.unwrap_or_default();
+            if let Err(error) = unreadable::mark(&work, claim.agent, &sealed).await {
+                error.log_in("webhooks.mark_unreadable", "the next claim marks it");
+            }
         });
     }
 

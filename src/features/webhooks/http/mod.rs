@@ -19,6 +19,7 @@ use super::{
     client::{Secrets, json},
     signature::WebhookSecret,
     store::{self, WebhookRow},
+    unreadable,
 };
 use crate::{
     auth::owned::{ActingAs, NamedAgent},
@@ -81,13 +82,16 @@ fn may_resume(agent: &NamedAgent, row: Option<&WebhookRow>) -> Result<()> {
 }
 
 impl Webhooks {
-    /// The secrets of a webhook. Errors: `FORBIDDEN` if a suspension has invalidated them.
-    fn secrets(&self, row: &WebhookRow) -> Result<Secrets> {
+    /// The secrets of a webhook; none if they do not open. Errors: `FORBIDDEN` if a suspension has
+    /// invalidated them.
+    fn secrets(&self, row: &WebhookRow) -> Result<Option<Secrets>> {
         let open = |sealed: &Option<Vec<u8>>| self.seal.open(row.agent, sealed.as_ref()?);
-        Ok(Secrets {
-            current: open(&row.sealed_secret).ok_or(Code::Forbidden)?,
+        let sealed = row.sealed_secret.as_ref().ok_or(Code::Forbidden)?;
+        let current = self.seal.open(row.agent, sealed);
+        Ok(current.map(|current| Secrets {
+            current,
             previous: open(&row.sealed_previous),
-        })
+        }))
     }
 
     /// Challenges the receiver and records the outcome. The caller's credential must still be valid
@@ -125,9 +129,12 @@ pub async fn put(
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let credential = webhooks.work.random().uuid_v7();
     let put = webhooks.work.run("webhooks.put", async |tx| {
-        agents::lock_named(tx, &agent).await?;
+        let locked = agents::lock_named(tx, &agent).await?;
         let before = store::lock(tx, agent.id).await?;
         may_resume(&agent, before.as_ref())?;
+        if let Some(before) = &before {
+            unreadable::revive(tx, &locked, before).await?;
+        }
         let cut: Vec<Uuid> = before.iter().map(|row| row.credential).collect();
         tx.revoke(cut, RevocationReason::TokenRevoked);
         store::put(tx, &agent, &body.url, credential, &sealed).await
@@ -180,7 +187,8 @@ pub async fn delete(
 /// `POST /agents/{agent_id}/webhook/verify`: challenges the address of a webhook again.
 ///
 /// Caller: the agent or its owner; the owner alone while the webhook is suspended. A suspended
-/// webhook gets a new secret, which the answer shows. Answers 200 with [`Webhook`]. Errors:
+/// webhook gets a new secret, which the answer shows, and so does one whose secret the server cannot
+/// open any more. Answers 200 with [`Webhook`]. Errors:
 /// `NOT_FOUND`, `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn verify(
     agent: NamedAgent,
@@ -188,21 +196,22 @@ pub async fn verify(
 ) -> Result<Data<Webhook>> {
     let row = found(&webhooks, agent.id).await?;
     may_resume(&agent, Some(&row))?;
-    let Ok(secrets) = webhooks.secrets(&row) else {
+    let Ok(Some(secrets)) = webhooks.secrets(&row) else {
         return resume(&webhooks, &agent).await.map(Data);
     };
     let row = webhooks.verify(&agent, row, &secrets).await?;
     Ok(Data(shown(row, None)))
 }
 
-/// Verifies a webhook whose secret a suspension has invalidated.
+/// Verifies a webhook whose secret a suspension has invalidated, or does not open.
 async fn resume(webhooks: &Webhooks, agent: &NamedAgent) -> Result<Webhook> {
     let current = WebhookSecret::generate(webhooks.work.random());
     let sealed = webhooks.seal.seal(agent.id, &current)?;
     let renewed = webhooks.work.run("webhooks.resume", async |tx| {
-        agents::lock_named(tx, agent).await?;
+        let locked = agents::lock_named(tx, agent).await?;
         let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
         may_resume(agent, Some(&row))?;
+        unreadable::revive(tx, &locked, &row).await?;
         store::renew_secret(tx, agent, &sealed).await?;
         Ok(row)
     });
@@ -217,7 +226,8 @@ async fn resume(webhooks: &Webhooks, agent: &NamedAgent) -> Result<Webhook> {
 /// `POST /agents/{agent_id}/webhook/rotate-secret`: sets another secret.
 ///
 /// Caller: the agent or its owner; the owner alone while the webhook is suspended. Body `{secret?,
-/// overlap_seconds?}` or none. Until the overlap ends, both secrets sign. Answers 200 with
+/// overlap_seconds?}` or none. Until the overlap ends, both secrets sign, unless the server cannot
+/// open the present one. Answers 200 with
 /// [`Webhook`] and its `secret`, which is not shown again. Errors: `VALIDATION_ERROR`, `NOT_FOUND`,
 /// `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn rotate_secret(
@@ -237,12 +247,19 @@ pub async fn rotate_secret(
     let secret = chosen(given, &webhooks)?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let rotated = webhooks.work.run("webhooks.rotate_secret", async |tx| {
-        agents::lock_named(tx, &agent).await?;
+        let locked = agents::lock_named(tx, &agent).await?;
         let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
         may_resume(&agent, Some(&row))?;
+        let opens = webhooks
+            .secrets(&row)
+            .is_ok_and(|secrets| secrets.is_some());
+        unreadable::revive(tx, &locked, &row).await?;
+        let overlap = if opens { overlap } else { 0 };
         store::rotate_secret(tx, &agent, &sealed, overlap.into()).await
     });
-    Ok(Data(shown(rotated.await?, Some(&secret))))
+    let row = rotated.await?;
+    webhooks.wake(agent.id);
+    Ok(Data(shown(row, Some(&secret))))
 }
 
 /// `POST /agents/{agent_id}/webhook/test`: posts a `webhook.test` event at once, in any status but
@@ -261,13 +278,18 @@ pub async fn test(
         text: "This event tests the webhook.".to_owned(),
     });
     let (client, name) = (&webhooks.client, event.kind().name());
-    let (id, exchange) = client.call(agent.id, &row.url, &secrets, event).await;
-    let status = if exchange.is_success() {
+    let (id, attempt, is_success) = match secrets {
+        Some(secrets) => {
+            let (id, exchange) = client.call(agent.id, &row.url, &secrets, event).await;
+            (id, exchange.attempt(1), exchange.is_success())
+        }
+        None => (client.next_id(), unreadable::attempt(&client.clock), false),
+    };
+    let status = if is_success {
         DeliveryStatus::Success
     } else {
         DeliveryStatus::Exhausted
     };
-    let attempt = exchange.attempt(1);
     store::deliveries::insert_test(
         webhooks.work.db(),
         agent.id,

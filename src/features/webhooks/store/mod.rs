@@ -2,6 +2,7 @@
 
 pub mod deliveries;
 pub mod ledger;
+pub mod seals;
 pub mod turns;
 
 use chrono::{DateTime, Utc};
