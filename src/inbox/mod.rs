@@ -202,30 +202,15 @@ impl Inbox {
     ) -> Result<Option<Vec<Entry>>> {
         metrics::inbox_read();
         let limit = limit.min(MAX_PAGE_EVENTS);
-        let page = self.db.run("inbox.poll", async |tx| {
-            // In this order, so that the events are of this epoch or of an earlier one.
-            let (page, epoch) = tokio::join!(
-                store::read(tx, agent.0, after.seq, limit, MAX_PAGE_BYTES),
-                store::epoch(tx)
-            );
-            let page = page?;
-            if epoch? != after.epoch {
-                return Ok(None);
+        loop {
+            let polled = self.db.run("inbox.poll", async |tx| {
+                poll_once(tx, agent, after, limit).await
+            });
+            let (page, is_logged) = polled.await?;
+            if is_logged {
+                return Ok(page);
             }
-            if let Some(last) = page.last() {
-                // The row of the poll ends where pushed events are logged from.
-                log_pushes(tx, agent.0).await?;
-                let reads = Reads {
-                    agents: &[agent.0],
-                    up_to: &[Some(last.seq)],
-                    after: Some(after.seq),
-                    epoch: None,
-                };
-                store::log_reads(tx, &reads).await?;
-            }
-            Ok(Some(page))
-        });
-        page.await
+        }
     }
 
     /// Acks at once for an agent, unless its token has died since it was proven.
@@ -244,18 +229,45 @@ impl Inbox {
     }
 }
 
-/// Writes an ack in the caller's transaction. Nothing moves once Postgres has another epoch.
+/// The page of a poll, none if the cursor is of an earlier epoch, and whether it is logged. If not,
+/// a piece of what was pushed before is.
+async fn poll_once(
+    tx: &Conn,
+    agent: AgentId,
+    after: Cursor,
+    limit: i64,
+) -> Result<(Option<Vec<Entry>>, bool)> {
+    // In this order, so that the events are of this epoch or of an earlier one.
+    let (page, epoch) = tokio::join!(
+        store::read(tx, agent.0, after.seq, limit, MAX_PAGE_BYTES),
+        store::epoch(tx)
+    );
+    let page = page?;
+    if epoch? != after.epoch {
+        return Ok((None, true));
+    }
+    let Some(last) = page.last() else {
+        return Ok((Some(page), true));
+    };
+    let reads = Reads {
+        agents: &[agent.0],
+        up_to: &[Some(last.seq)],
+        after: Some(after.seq),
+        epoch: None,
+    };
+    let behind = store::log_reads(tx, &reads).await?;
+    Ok((Some(page), behind.is_empty()))
+}
+
+/// Writes an ack in the caller's transaction, which does not log it ([`log_acked`]). Nothing moves
+/// once Postgres has another epoch.
 pub async fn ack(tx: &Tx, reader: &Reader, up_to: Cursor) -> Result<()> {
     let ack = Ack {
         reader: reader.clone(),
         seq: up_to.seq,
         credential: None,
     };
-    store::ack(tx, &[ack], Some(up_to.epoch)).await?;
-    if reader.is_agent() {
-        log_pushes(tx, reader.principal).await?;
-    }
-    Ok(())
+    store::ack(tx, &[ack], Some(up_to.epoch)).await
 }
 
 /// Logs what an agent has acked and nobody has logged yet.

@@ -88,40 +88,42 @@ pub struct Reads<'a> {
     pub agents: &'a [Uuid],
     /// Per agent: the last event that it was sent, if that may be beyond its ack.
     pub up_to: &'a [Option<i64>],
-    /// The page that a poll has read begins behind this number; none for pushed events.
+    /// The page that a poll has read begins behind this number; none for pushed events alone.
     pub after: Option<i64>,
     /// The epoch of these numbers; nothing is logged in another.
     pub epoch: Option<u64>,
 }
 
-/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from
-/// where the last row ended, at most a thousand per agent. Returns the agents of which more is
-/// left.
+/// Logs what agents have read: a row per agent, conversation and kind. Pushed events are logged from
+/// where the last row ended, at most a thousand per agent, and before the page of a poll. Returns
+/// the agents of which more is left; their polls are not logged yet.
 ///
-/// The lock on the agent's reader keeps two rows from counting the same event.
+/// The lock on the agent's reader keeps two rows from counting the same event. A transaction logs
+/// once: each row locks its user's chain, and a statement takes the chains in order.
 pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
-    let kind = match reads.after {
-        Some(_) => AccessKind::Poll,
-        None => AccessKind::Push,
-    };
     let epoch = reads.epoch.map(to_column);
     let rows = client
         .query(
             "-- inbox.log_reads
             with held as materialized (
-                select r.principal_id, coalesce($3::bigint, r.logged_seq) as after_seq,
-                       least(case when $3::bigint is null then greatest(said.up_to, r.acked_seq) else said.up_to end, i.head_seq)
-                           as wanted_seq
+                select r.principal_id, r.logged_seq, r.acked_seq, said.up_to, i.head_seq
                 from unnest($1::uuid[], $2::bigint[]) as said (agent_id, up_to)
                 join inbox_reader r on r.principal_id = said.agent_id and r.device_id = ''
                 join inbox i on i.principal_id = r.principal_id
-                where $5::bigint is null or $5 = (select inbox_epoch())
+                where $4::bigint is null or $4 = (select inbox_epoch())
                 order by r.principal_id for update of r
+            ), wanted as (
+                select principal_id, $5::text as kind, logged_seq as after_seq,
+                       least(case when $3::bigint is null then greatest(up_to, acked_seq) else acked_seq end, head_seq) as wanted_seq
+                from held
+                union all
+                select principal_id, $6::text, $3::bigint, least(up_to, head_seq)
+                from held where acked_seq <= logged_seq + 1000 and $3::bigint is not null
             ), span as materialized (
-                select principal_id, after_seq, wanted_seq, least(wanted_seq, after_seq + 1000) as up_to_seq
-                from held where after_seq < wanted_seq
+                select principal_id, kind, after_seq, wanted_seq, least(wanted_seq, after_seq + 1000) as up_to_seq
+                from wanted where after_seq < wanted_seq
             ), seen as (
-                select span.principal_id, coalesce(e.conversation_id, v.conversation_id) as conversation_id,
+                select span.principal_id, span.kind, coalesce(e.conversation_id, v.conversation_id) as conversation_id,
                        count(*) as items, min(e.seq) as from_seq, max(e.seq) as to_seq
                 from span cross join lateral (
                     select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
@@ -134,21 +136,29 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
                 ) e
                 left join lateral (select conversation_id from event where event_id = e.event_id limit 1) v on true
                 where e.seq > span.after_seq and e.seq <= span.up_to_seq
-                group by 1, 2
+                group by 1, 2, 3
             ), logged as (
                 insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
                 select case when c.kind = 'agent' then c.created_by else c.conversation_id end, seen.principal_id,
-                       c.conversation_id, $4, seen.items, seen.from_seq, seen.to_seq
+                       c.conversation_id, seen.kind, seen.items, seen.from_seq, seen.to_seq
                 from seen cross join lateral (
                     select * from conversation where conversation_id = seen.conversation_id limit 1
                 ) c
-                order by 1, 2
+                order by 1, 2, seen.kind = $6
             ), moved as (
-                update inbox_reader r set logged_seq = greatest(r.logged_seq, span.up_to_seq) from span
-                where r.principal_id = span.principal_id and r.device_id = ''
+                update inbox_reader r set logged_seq = greatest(r.logged_seq, last.seq)
+                from (select principal_id, max(up_to_seq) as seq from span group by 1) last
+                where r.principal_id = last.principal_id and r.device_id = ''
             )
-            select principal_id from span where wanted_seq > up_to_seq",
-            &[&reads.agents, &reads.up_to, &reads.after, &kind, &epoch],
+            select principal_id from span where kind = $5 and wanted_seq > up_to_seq",
+            &[
+                &reads.agents,
+                &reads.up_to,
+                &reads.after,
+                &epoch,
+                &AccessKind::Push,
+                &AccessKind::Poll,
+            ],
         )
         .await?;
     Ok(rows.iter().map(|row| row.get("principal_id")).collect())

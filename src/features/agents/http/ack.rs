@@ -33,6 +33,7 @@ pub async fn ack(
             inbox::ack(tx, &reader, up_to).await
         });
         acked.await?;
+        inbox::log_acked(agents.work.db(), &[agent.id]).await?;
         bounds.acked = bounds.acked.max(up_to.seq);
     }
     agents.reachability.acked(&[agent.id]).await?;

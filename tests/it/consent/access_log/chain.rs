@@ -6,7 +6,7 @@ use blindpipe::features::access_log::verify::{self, Fault, FaultKind};
 use uuid::Uuid;
 
 use super::{super::Stage, log, uuid};
-use crate::support::connect;
+use crate::support::{Agent, User, blocked, connect, psql};
 
 /// Many readers of one user at once: the chain stays whole.
 #[tokio::test(flavor = "multi_thread")]
@@ -30,6 +30,59 @@ async fn concurrent_reads_of_one_user_make_one_chain() {
     let client = connect(&stage.nodes[0].world.database).await;
     let report = verify::verify(&client).await.expect("a report");
     assert_eq!((report.rows, report.chains, report.faults), (60, 1, vec![]));
+}
+
+/// An agent that has acked what `first` said, while nobody has logged that, and has not read yet
+/// what `second` said. The cursor of its next poll.
+async fn between(database: &str, agent: &Agent, first: &User, second: &User) -> String {
+    let conversation = first.talk_to(agent).await;
+    first.say(&conversation, "x").await.expect(201);
+    let page = agent.poll("").await.expect(200);
+    let next = page.body["next_cursor"].as_str().expect("a cursor");
+    let cursor = format!("cursor={next}");
+    agent.poll(&cursor).await.expect(200);
+    // As if their node had died before it logged them.
+    let sql = format!(
+        "update inbox_reader set logged_seq = 0 where principal_id = '{}'",
+        agent.id
+    );
+    psql(database, &sql).await;
+    let conversation = second.talk_to(agent).await;
+    second.say(&conversation, "y").await.expect(201);
+    cursor
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn polls_of_the_same_users_take_their_chains_in_one_order() {
+    let stage = Stage::new().await;
+    let [a, b] = &stage.nodes;
+    let (alice, bob) = (&stage.alice, &b.user("bob").await);
+    let (helper, other) = (&a.agent(alice, "one").await, &b.agent(bob, "other").await);
+    let database = &a.world.database;
+    let helper_cursor = between(database, helper, alice, bob).await;
+    let other_cursor = between(database, other, bob, alice).await;
+
+    let mut client = connect(database).await;
+    let holds = client.transaction().await.expect("a transaction");
+    let sql = "select from access_log_head for update";
+    holds.batch_execute(sql).await.expect("both chains");
+    let other = other.on(b);
+    let polls = async { tokio::join!(helper.poll(&helper_cursor), other.poll(&other_cursor)) };
+    let release = async {
+        blocked(&holds, 2).await;
+        holds.commit().await.expect("a commit");
+    };
+    let ((of_helper, of_other), ()) = tokio::join!(polls, release);
+    of_helper.expect(200);
+    of_other.expect(200);
+    for (user, acked, unread) in [(alice, helper, &other), (bob, &other, helper)] {
+        let newest = log(user, "limit=2").await;
+        for (kind, agent) in [("push", acked), ("poll", unread)] {
+            let is_it =
+                |row: &serde_json::Value| row["kind"] == kind && row["agent_id"] == agent.id;
+            assert!(newest.iter().any(is_it), "{kind}: {newest:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
