@@ -13,6 +13,7 @@ grant usage on schema public to :"serving_role";
 
 grant select, insert on access_log to :"serving_role";
 grant select on access_log_head to :"serving_role";
+grant select on account_storage to :"serving_role";
 grant select on active_member to :"serving_role";
 grant select, insert, update on agent to :"serving_role";
 grant select, insert, update, delete on agent_key to :"serving_role";

@@ -44,6 +44,48 @@ CREATE OR REPLACE FUNCTION app_now()
  STABLE PARALLEL SAFE
 AS $function$select statement_timestamp()$function$;
 
+CREATE OR REPLACE FUNCTION charge_accounts(uploader_ids uuid[], bytes bigint[])
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+    insert into account_storage as s (user_id, used_bytes)
+    select coalesce(a.owner_user_id, c.uploader_id), sum(c.bytes)
+    from unnest(uploader_ids, bytes) as c (uploader_id, bytes) left join agent a on a.agent_id = c.uploader_id
+    group by 1 having sum(c.bytes) <> 0 order by 1
+    on conflict (user_id) do update set used_bytes = s.used_bytes + excluded.used_bytes
+$function$;
+
+CREATE OR REPLACE FUNCTION charge_uploads()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+begin
+    if tg_op = 'INSERT' then
+        perform charge_accounts(array_agg(uploader_id), array_agg(charged_bytes(state, object_key, size))) from after_rows;
+    elsif tg_op = 'DELETE' then
+        perform charge_accounts(array_agg(uploader_id), array_agg(-charged_bytes(state, object_key, size))) from before_rows;
+    else
+        perform charge_accounts(array_agg(uploader_id), array_agg(bytes)) from (
+            select uploader_id, charged_bytes(state, object_key, size) as bytes from after_rows
+            union all
+            select uploader_id, -charged_bytes(state, object_key, size) from before_rows
+        ) as changes;
+    end if;
+    return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION charged_bytes(state text, object_key text, size bigint)
+ RETURNS bigint
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+    select case when state in ('pending', 'uploaded') or (state = 'confirmed' and object_key is not null) then size else 0 end
+$function$;
+
 CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
  RETURNS void
  LANGUAGE sql
@@ -275,6 +317,12 @@ create table access_log_head (
     hash bytea not null,
     constraint access_log_head_pkey PRIMARY KEY (subject_id)
 ) with (fillfactor=40);
+
+create table account_storage (
+    user_id uuid not null,
+    used_bytes bigint not null,
+    constraint account_storage_pkey PRIMARY KEY (user_id)
+);
 
 create table agent (
     agent_id uuid not null,
@@ -1257,6 +1305,12 @@ CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH RO
 CREATE TRIGGER key_backup_truncate BEFORE TRUNCATE ON key_backup FOR EACH STATEMENT EXECUTE FUNCTION key_backup_is_append_only();
 
 CREATE TRIGGER session_revocation AFTER UPDATE OF revoked_at ON session FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
+
+CREATE TRIGGER upload_charged_change AFTER UPDATE ON upload REFERENCING OLD TABLE AS before_rows NEW TABLE AS after_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_uploads();
+
+CREATE TRIGGER upload_charged_end AFTER DELETE ON upload REFERENCING OLD TABLE AS before_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_uploads();
+
+CREATE TRIGGER upload_charged_new AFTER INSERT ON upload REFERENCING NEW TABLE AS after_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_uploads();
 
 CREATE TRIGGER upload_audit_rows BEFORE DELETE OR UPDATE ON upload_audit FOR EACH ROW EXECUTE FUNCTION upload_audit_is_append_only();
 

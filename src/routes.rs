@@ -218,6 +218,7 @@ pub fn table() -> Vec<Route> {
         AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
         CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate,
         KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode,
+        SendCodeDay, AgentTokenRevoke, WebhookCall, WebhookOrigin,
         ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList, UserObjectGet,
         UserSearch, WsConnect, WsConnectIp,
     };
@@ -227,7 +228,7 @@ pub fn table() -> Vec<Route> {
     const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
-        route(POST,   "/auth/send-code",             Public, default(&[HumanIp, SendCode]), post(accounts::http::send_code)),
+        route(POST,   "/auth/send-code",             Public, default(&[HumanIp, SendCode, SendCodeDay]), post(accounts::http::send_code)),
         route(POST,   "/auth/register",              Public, own(&[RegisterIp, HumanIp, RegisterEmail, CodeTries]), post(accounts::http::register)),
         route(POST,   "/auth/login",                 Public, own(&[LoginIp, HumanIp, LoginFail]), post(accounts::http::login)),
         route(POST,   "/auth/login-code",            Public, default(&[HumanIp, CodeTries]), post(accounts::http::login_code)),
@@ -277,7 +278,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/agents",                     User,   DEFAULT, get(agents::http::list)),
         route(DELETE, "/agents/{agent_id}",          User,   DEFAULT, delete(agents::http::delete)),
         route(POST,   "/agents/{agent_id}/token/regenerate", User,   default(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
-        route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
+        route(DELETE, "/agents/{agent_id}/token",    User,   own(&[AgentTokenRevoke]), delete(agents::http::revoke_token)),
         route(POST,   "/conversations",              User,   default(&[ConversationOpen]), post(conversations::http::open)),
         route(GET,    "/conversations",              User,   principal(&[UserConversationsList]), get(conversations::http::list)),
         route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)).reads(&[Conversation]),
@@ -307,17 +308,18 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)).reads(NO_USER_DATA),
         route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)).reads(NO_USER_DATA),
         route(GET,    "/objects/{object_key}",       Either, signed(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
+        route(DELETE, "/objects/{object_key}",       Either, DEFAULT, delete(files::http::delete)).reads(NO_USER_DATA),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)).reads(NO_USER_DATA),
         route(PATCH,  "/agents/{agent_id}",          Either, default(&[AgentManifestUpdate]), patch(agents::http::change)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)).reads(NO_USER_DATA),
         route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)).reads(NO_USER_DATA),
-        route(PUT,    "/agents/{agent_id}/webhook",  Either, DEFAULT, put(webhooks::http::put)).reads(NO_USER_DATA),
+        route(PUT,    "/agents/{agent_id}/webhook",  Either, default(&[WebhookCall, WebhookOrigin]), put(webhooks::http::put)).reads(NO_USER_DATA),
         route(GET,    "/agents/{agent_id}/webhook",  Either, DEFAULT, get(webhooks::http::get)).reads(NO_USER_DATA),
         route(DELETE, "/agents/{agent_id}/webhook",  Either, DEFAULT, delete(webhooks::http::delete)).reads(NO_USER_DATA),
-        route(POST,   "/agents/{agent_id}/webhook/verify", Either, DEFAULT, post(webhooks::http::verify)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/webhook/verify", Either, default(&[WebhookCall, WebhookOrigin]), post(webhooks::http::verify)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/webhook/rotate-secret", Either, DEFAULT, post(webhooks::http::rotate_secret)).reads(NO_USER_DATA),
-        route(POST,   "/agents/{agent_id}/webhook/test", Either, DEFAULT, post(webhooks::http::test)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/webhook/test", Either, default(&[WebhookCall, WebhookOrigin]), post(webhooks::http::test)).reads(NO_USER_DATA),
         route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)).reads(NO_USER_DATA),
 

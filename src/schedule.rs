@@ -52,6 +52,8 @@ pub struct Schedule {
     pub mailer: Mailer,
     /// The store whose objects end.
     pub objects: Objects,
+    /// Bytes of all files from which on the operator is told.
+    pub files_bytes_alert: u64,
     /// How many times as often as ordered the upkeep runs.
     pub upkeep_speed: u32,
     /// The keys that webhook secrets are sealed under.
@@ -145,7 +147,10 @@ impl Schedule {
             }
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
             Upkeep::LogPushes => inbox::log_left_behind(db).await,
-            Upkeep::MeasureRetention => retention::measure(db).await,
+            Upkeep::MeasureRetention => {
+                files::measure(db, self.files_bytes_alert).await?;
+                retention::measure(db).await
+            }
             Upkeep::TellMarks => conversations::tell_forgotten_marks(&self.work).await,
         }
     }

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 pub use migration::{MIGRATE_SETTINGS, MigrationUrls};
 pub use reading::{Checks, Faults, Rule, TextCheck};
 use reading::{read_one, settings};
-pub use values::{Bounded, List, Origin, Profile, Switch};
+pub use values::{Bounded, Bytes, List, Origin, Profile, Switch};
 
 settings! {
     /// `production`, or `dev` for a cluster on one machine: mails to files, built-in Turnstile;
@@ -113,6 +113,11 @@ settings! {
     limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
     limits_off: Switch = "LIMITS_OFF", Some("false");
+    /// Bytes that the files of an account and of its agents may have together; open uploads count as
+    /// they were declared.
+    files_bytes_per_account: Bytes = "FILES_BYTES_PER_ACCOUNT", Some("10737418240");
+    /// Bytes of all files from which on an alert tells the operator.
+    files_bytes_alert: Bytes = "FILES_BYTES_ALERT", Some("1099511627776");
     /// Agents a user may have.
     agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
     /// Writers that gather concurrent sends into one transaction each; a conversation always uses

@@ -57,6 +57,22 @@ impl<const MIN: u32, const MAX: u32> Setting for Option<Bounded<MIN, MAX>> {
     }
 }
 
+/// A number of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes(pub u64);
+
+impl Setting for Bytes {
+    fn read(text: &str) -> Result<Self, String> {
+        // Postgres counts them with a sign.
+        let n = text
+            .parse()
+            .ok()
+            .filter(|n| (1..=i64::MAX.unsigned_abs()).contains(n));
+        n.map(Bytes)
+            .ok_or_else(|| "is no whole number of bytes from 1 on".into())
+    }
+}
+
 /// `true` or `false`.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch(pub bool);

@@ -2,7 +2,7 @@
 
 use blindpipe_protocol::{
     access_log::*, accounts::*, agents::*, blocks::*, conversations::*, devices::*, files::*,
-    grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Bucket, messages::*,
+    grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Buckets, messages::*,
     passkeys::*, raw::RawJson, relations::*, search::*, service::*, shares::*, tool_calls::*,
     typing::*, webhooks::*,
 };
@@ -198,10 +198,12 @@ operations! {
     "GET /docs/{asset}", "Read a script or the style of that page, or the document."
         => 200 script<()>, 200 style<()>; NotFound;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
-    "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
+    "GET /limits", "List the caller's budgets and what is left of them." => 200 of<Buckets>;
     "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload
         => 200 data<ConfirmedUpload>;
         NotFound, UploadIncomplete, Sha256Mismatch, NotConversationMemberUpload, RelationRevoked;
+    "DELETE /objects/{object_key}", "Delete a file; its uploader, and owners and admins of its group may."
+        => 200 data<DeletedObject>; NotFound, Forbidden;
     "GET /objects/{object_key}", "Read the bytes of a file; `Range` and `If-None-Match` count."
         => 200 bytes<()>, 206 bytes<()>, 304 nothing<()>; NotFound, RangeNotSatisfiable;
     "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;

@@ -213,6 +213,11 @@ impl Egress {
         Ok(destination)
     }
 
+    /// The scheme, host and port of a URL. Errors: `InvalidUrl`.
+    pub fn origin(&self, url: &str) -> Result<Arc<str>, EgressError> {
+        Destination::parse(url, &self.0.rules).map(|destination| destination.origin)
+    }
+
     /// Takes a place for a request to `url`, and waits for it if all are taken. Holders share the
     /// places of an origin fairly. Errors: `InvalidUrl`, `ForbiddenAddress`; `Busy` after `wait`.
     pub async fn reserve(

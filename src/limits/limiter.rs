@@ -81,6 +81,14 @@ impl Limiter {
             .map(drop)
     }
 
+    /// Charges several rules, or none of them and refuses.
+    pub async fn check_all(&self, charges: &[(Limit, &(dyn Display + Sync))]) -> Result<()> {
+        let rules = charges
+            .iter()
+            .flat_map(|(limit, key)| Rule::charges_on("", *limit, key));
+        self.decide(&rules.collect::<Vec<_>>()).await.map(drop)
+    }
+
     /// Charges a rule while `work` runs. A refusal ends the work and takes precedence over the
     /// work's own errors.
     pub async fn check_during<T>(

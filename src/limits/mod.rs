@@ -38,7 +38,7 @@ use self::{
 };
 pub(crate) use self::{
     headers::{ChargedQuotas, refusal},
-    limiter::Limiter,
+    limiter::{Limiter, Reservation},
 };
 use crate::{
     clock::Clock,

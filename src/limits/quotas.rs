@@ -29,6 +29,14 @@ pub const UPLOAD_TTL: Duration = Duration::from_secs(86_400);
 pub const MAX_UPLOADS_AT_ONCE: i64 = 4;
 /// Uploads whose bytes arrive at once on a node. Each holds some hundred kilobytes.
 pub const MAX_UPLOADS_PER_NODE: usize = 256;
+/// Uploads of an account and its agents whose bytes arrive at once on a node.
+pub const MAX_UPLOADS_PER_ACCOUNT: usize = 4;
+/// Uploads of an address whose bytes arrive at once on a node.
+pub const MAX_UPLOADS_PER_ADDRESS: usize = 16;
+/// Longest wait of an upload for a place.
+pub const UPLOAD_QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The least pace of uploads of who holds most places, while places are short.
+pub const MIN_BYTES_PER_SECOND_OF_MOST: u64 = 256 * KB as u64;
 /// Uploads to S3 whose parts a node keeps at once. A buffer has 5 MiB; other uploads are streamed.
 pub const MAX_PART_BUFFERS_PER_NODE: usize = 6;
 /// Longest life of a share.

@@ -71,7 +71,13 @@ pub const KNOWN_COUNTERS: &[(&str, &str, &[&str])] = &[
     (
         "uploads_total",
         "outcome",
-        &["uploaded", "confirmed", "refused", "sha256_mismatch"],
+        &[
+            "uploaded",
+            "confirmed",
+            "refused",
+            "sha256_mismatch",
+            "deleted",
+        ],
     ),
 ];
 

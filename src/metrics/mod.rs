@@ -321,15 +321,25 @@ pub fn oldest_rows(ages: Vec<(String, f64)>) {
     *MEASURED.lock() = Some((Instant::now(), tables));
 }
 
+/// Sets the bytes that all accounts have in use, and those from which on the operator is told.
+pub fn storage(used_bytes: u64, alert_bytes: u64) {
+    set_storage([used_bytes as f64, alert_bytes as f64]);
+}
+
+fn set_storage([used, alert]: [f64; 2]) {
+    metrics::gauge!("storage_used_bytes").set(used);
+    metrics::gauge!("storage_alert_bytes").set(alert);
+}
+
 /// Ends ages that this node measured long ago: their series have no number until it measures again.
 pub fn end_old_measurements() {
     let mut measured = MEASURED.lock();
     let is_old = |(at, _): &mut (Instant, _)| at.elapsed() > MEASURED_TTL;
-    for table in measured
-        .take_if(is_old)
-        .into_iter()
-        .flat_map(|(_, tables)| tables)
-    {
+    let Some((_, tables)) = measured.take_if(is_old) else {
+        return;
+    };
+    set_storage([f64::NAN; 2]);
+    for table in tables {
         metrics::gauge!("oldest_row_seconds", "table" => table).set(f64::NAN);
     }
 }

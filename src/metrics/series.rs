@@ -362,4 +362,14 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Gauge,
         "Age of the oldest row, by table that retention cleans; on the node that measured last.",
     ),
+    (
+        "storage_used_bytes",
+        Kind::Gauge,
+        "Bytes of all files and open uploads; on the node that measured last.",
+    ),
+    (
+        "storage_alert_bytes",
+        Kind::Gauge,
+        "Bytes of all files from which on the operator is told (`FILES_BYTES_ALERT`).",
+    ),
 ];

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use blindpipe_protocol::files::{ObjectRef, Sha256Hash};
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
 use super::{Content, ObjectKey, Objects, registry};
@@ -31,6 +32,12 @@ pub struct EventData {
 }
 
 impl Objects {
+    /// A time right after an event's address with this end was signed. Addresses end on whole
+    /// seconds.
+    pub fn event_signed_before(end: DateTime<Utc>) -> DateTime<Utc> {
+        end - EVENT_URL_TTL + Duration::from_secs(1)
+    }
+
     /// A reference to an event's data, with an address that is valid for 24 hours from now; none if
     /// the data was not stored.
     pub async fn event_ref(&self, agent: AgentId, event: EventId) -> Result<Option<ObjectRef>> {

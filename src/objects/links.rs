@@ -61,6 +61,7 @@ impl Links {
     /// wrong or its time has passed.
     pub fn verify_upload(&self, query: &SignedQuery, upload: UploadId) -> Result<()> {
         self.verify(query, &["upload", &upload.to_string()], Code::Forbidden)
+            .map(drop)
     }
 
     /// The address of an object, and its end. `share` is the hash of a share's id.
@@ -81,8 +82,8 @@ impl Links {
         (self.absolute(&path), end)
     }
 
-    /// Whether `query` may read an object. Errors: `NOT_FOUND`, as for everyone without a right.
-    pub fn verify_object(&self, query: &SignedQuery, key: &ObjectKey) -> Result<()> {
+    /// The end of an object's address. Errors: `NOT_FOUND`, as for everyone without a right.
+    pub fn verify_object(&self, query: &SignedQuery, key: &ObjectKey) -> Result<DateTime<Utc>> {
         let parts = object_parts(key, query.share.as_deref());
         self.verify(query, &parts, Code::NotFound)
     }
@@ -92,18 +93,17 @@ impl Links {
         BASE64.encode(self.keys.sign(&signed_parts(parts, &expires)))
     }
 
-    fn verify(&self, query: &SignedQuery, parts: &[&str], refusal: Code) -> Result<()> {
+    /// The end of an address whose signature is genuine.
+    fn verify(&self, query: &SignedQuery, parts: &[&str], refusal: Code) -> Result<DateTime<Utc>> {
         let (Some(end), Some(sig)) = (query.expires, &query.sig) else {
             return Err(refusal.into());
         };
         let expires = end.to_be_bytes();
         let sig = BASE64.decode(sig).unwrap_or_default();
         let genuine = self.keys.verify(&signed_parts(parts, &expires), &sig);
-        if genuine && self.clock.now().timestamp() < end {
-            Ok(())
-        } else {
-            Err(refusal.into())
-        }
+        let end = DateTime::from_timestamp(end, 0).filter(|_| genuine);
+        end.filter(|end| self.clock.now().timestamp() < end.timestamp())
+            .ok_or_else(|| refusal.into())
     }
 }
 

@@ -10,6 +10,7 @@
 //! - [`writer`] and [`reader`]: streams in and out; [`parts`]: multipart uploads.
 //! - [`registry`]: the rows, their leases and the sweep.
 //! - [`links`]: signed addresses.
+//! - [`places`]: who uploads to the node at once.
 //! - [`events`]: data of events that is too large for a webhook.
 
 pub mod backend;
@@ -17,6 +18,7 @@ mod events;
 pub mod links;
 pub mod location;
 mod parts;
+mod places;
 mod probe;
 mod reader;
 pub mod registry;
@@ -26,12 +28,12 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use blindpipe_protocol::files::Sha256Hash;
 use sha2::{Digest, Sha256};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::{
     backend::{Backend, DirectUpload},
     events::{EventData, hash_of},
     links::{Links, SignedQuery},
+    places::{UploadPlace, UploadPlaces},
     reader::Bytestream,
     writer::ObjectWriter,
 };
@@ -96,16 +98,8 @@ pub struct Objects {
     random: Random,
     /// Signs and verifies addresses.
     pub links: Links,
-    places: Arc<Semaphore>,
-}
-
-/// A place among the uploads that a node receives at once.
-pub struct UploadPlace(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
-
-impl Drop for UploadPlace {
-    fn drop(&mut self) {
-        metrics::upload_closed();
-    }
+    /// The places of uploads.
+    pub places: UploadPlaces,
 }
 
 impl Objects {
@@ -116,16 +110,8 @@ impl Objects {
             db,
             random,
             links,
-            places: Arc::new(Semaphore::new(MAX_UPLOADS_PER_NODE)),
+            places: UploadPlaces::new(MAX_UPLOADS_PER_NODE),
         }
-    }
-
-    /// A place among the node's uploads. Errors: 503 if all are taken.
-    pub fn place(&self) -> Result<UploadPlace> {
-        let place = self.places.clone().try_acquire_owned();
-        let place = place.map_err(|_| Error::unavailable("too many uploads at once"))?;
-        metrics::upload_opened();
-        Ok(UploadPlace(place))
     }
 
     /// A new random key.

@@ -23,6 +23,7 @@ catalogue! {
         OriginNotAllowed      = (403, "ORIGIN_NOT_ALLOWED",     "This origin may not call this endpoint.");
         ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
         AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
+        StorageLimitExceeded  = (403, "STORAGE_LIMIT_EXCEEDED", "The account has no room for this file; delete others first.");
         NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
         NotConversationMemberUpload = (403, "NOT_CONVERSATION_MEMBER_UPLOAD", "The uploader is not a member of the conversation.");
         RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
@@ -165,6 +166,7 @@ impl ErrorBody {
 /// - `RATE_LIMITED`: `retry_after_ms`, `limit` and `scope` ([`RateLimitParams`]).
 /// - `ACCOUNT_LOCKED`: `retry_after` (seconds).
 /// - `AGENT_LIMIT_EXCEEDED`: `limit` and `alias`.
+/// - `STORAGE_LIMIT_EXCEEDED`: `limit_bytes` and `used_bytes`, of the whole account.
 /// - `VERSION_MISMATCH`: `current_version` or `current_epoch`.
 /// - `RECIPIENTS_MISMATCH`: `missing` and `extra`.
 /// - `AGENT_KEYS_MISMATCH`: `expected_key_ids`.

@@ -149,6 +149,14 @@ pub struct ConfirmedUpload {
     pub state: UploadState,
 }
 
+/// The answer to `DELETE /objects/{object_key}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeletedObject {
+    /// Always true.
+    pub deleted: bool,
+}
+
 /// The data of `file.confirmed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -4,8 +4,6 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::List;
-
 catalogue! {
     /// A limit: (scope on the wire, calls, window in seconds, owner of the limit). The interface's
     /// rows come first, in its order. An operator may change the numbers; `GET /limits` shows the
@@ -48,6 +46,10 @@ catalogue! {
         ConversationOpen         = ("conversation_open",               20,  3600,  Per::User);
         AuthRenew                = ("auth_renew",                      30,  60,    Per::Session);
         StreamBegin              = ("stream_begin",                    60,  60,    Per::Agent);
+        SendCodeDay              = ("auth_send_code_day",              20,  86400, Per::Email);
+        AgentTokenRevoke         = ("agent_token_revoke",              300, 60,    Per::Session);
+        WebhookCall              = ("webhook_call",                    10,  60,    Per::User);
+        WebhookOrigin            = ("webhook_origin",                  120, 60,    Per::Origin);
         DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);
         DefaultIp                = ("default_ip",                      30,  60,    Per::IpAndRoute);
         AgentTokenWrong          = ("agent_token_wrong",               10,  60,    Per::Agent);
@@ -106,6 +108,8 @@ words! {
         Group = "group",
         /// A conversation.
         Conversation = "conversation",
+        /// The scheme, host and port that a webhook leads to.
+        Origin = "origin",
         /// An IP address, separately for each route.
         IpAndRoute = "ip_and_route",
         /// A user, separately for each route.
@@ -195,7 +199,27 @@ pub struct Bucket {
 }
 
 /// The answer to `GET /limits`: every limit of the caller, on one page.
-pub type Buckets = List<Bucket>;
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Buckets {
+    /// The limits of calls.
+    pub data: Vec<Bucket>,
+    /// Always null.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub next_cursor: Option<String>,
+    /// The bytes of the caller's account.
+    pub storage: Storage,
+}
+
+/// The bytes of an account's files. Those of an agent are its owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Storage {
+    /// The bytes that the account may have.
+    pub limit_bytes: u64,
+    /// The bytes that it has: its files, and its open uploads as they were declared.
+    pub used_bytes: u64,
+}
 
 #[cfg(test)]
 mod tests {

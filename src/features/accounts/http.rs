@@ -1,6 +1,8 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`,
 //! `/auth/reset-password`.
 
+use std::fmt::Display;
+
 use axum::{
     extract::State,
     http::{HeaderMap, StatusCode, header},
@@ -89,10 +91,10 @@ impl Accounts {
 
 /// `POST /auth/send-code`: mails a code.
 ///
-/// Caller: anyone. Limits: `auth_human_ip` 30 refused/10 min, `auth_send_code` 1/60 s per e-mail.
-/// Body `{email, scene, turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known
-/// and unknown e-mails. The mail is in the language of the account, else of `Accept-Language`.
-/// Errors: `TURNSTILE_FAILED`.
+/// Caller: anyone. Limits: `auth_human_ip` 30 refused/10 min, `auth_send_code` 1/60 s and
+/// `auth_send_code_day` 20/24 h per e-mail. Body `{email, scene, turnstile_token}`. Answers 200
+/// `{expires_in_seconds}`, the same for known and unknown e-mails. The mail is in the language of the
+/// account, else of `Accept-Language`. Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -104,7 +106,10 @@ pub async fn send_code(
     accounts
         .verify_human(&limiter, ip, &body.turnstile_token)
         .await?;
-    limiter.check(Limit::SendCode, email.as_str()).await?;
+    let to = email.as_str();
+    let budgets: [(Limit, &(dyn Display + Sync)); 2] =
+        [(Limit::SendCode, &to), (Limit::SendCodeDay, &to)];
+    limiter.check_all(&budgets).await?;
     let nonce = accounts.work.random().uuid_v7();
     let put = accounts.work.run("accounts.send_code", async |tx| {
         store::put_code(tx, &email, body.scene, nonce, preferred_locale(&headers)).await

@@ -3,14 +3,14 @@
 use std::{collections::HashMap, time::Duration};
 
 use axum::extract::State;
-use blindpipe_protocol::limits::Bucket;
+use blindpipe_protocol::limits::{Bucket, Buckets, Storage};
 
 use super::store;
 use crate::{
     auth::caller::Caller,
     db::Db,
     error::Result,
-    http::List,
+    features::files::{self, StorageQuota},
     limits::{
         Limiter, Rule,
         table::{Limit, Per},
@@ -19,8 +19,17 @@ use crate::{
 
 /// `GET /limits`: the caller's limits, in the order of the interface.
 ///
-/// Caller: user or agent. Answers 200 with the whole list of [`Bucket`]s.
-pub async fn list(caller: Caller, limiter: Limiter, State(db): State<Db>) -> Result<List<Bucket>> {
+/// Caller: user or agent. Answers 200 with [`Buckets`], which has the whole list.
+pub async fn list(
+    caller: Caller,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(quota): State<StorageQuota>,
+) -> Result<axum::Json<Buckets>> {
+    let storage = Storage {
+        limit_bytes: quota.0,
+        used_bytes: files::used_bytes(&db.read().await?, caller.principal()).await?,
+    };
     let (tier, guards) = match &caller {
         Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
@@ -51,8 +60,8 @@ pub async fn list(caller: Caller, limiter: Limiter, State(db): State<Db>) -> Res
     }
     let mine = |limit: &Limit| match (limit.per(), &caller) {
         (Per::AgentAndRoute, _) => tier == Some(*limit),
-        // The budgets of an address are not the caller's alone.
-        (Per::Ip | Per::IpAndRoute, _) | (Per::Agent, Caller::User(_)) => false,
+        // The budgets of an address or an origin are not the caller's alone.
+        (Per::Ip | Per::IpAndRoute | Per::Origin, _) | (Per::Agent, Caller::User(_)) => false,
         (Per::Principal | Per::Agent, _) | (_, Caller::User(_)) => true,
         _ => false,
     };
@@ -70,8 +79,9 @@ pub async fn list(caller: Caller, limiter: Limiter, State(db): State<Db>) -> Res
                 .map(|(_, resets)| u64::try_from(resets.as_millis()).unwrap_or(u64::MAX)),
         }
     });
-    Ok(List {
+    Ok(axum::Json(Buckets {
         data: data.collect(),
         next_cursor: None,
-    })
+        storage,
+    }))
 }

@@ -3,10 +3,21 @@
 //! Promises: a confirmed file has its bytes, durably, with the length and the hash that its
 //! uploader announced; they never change. Only members read it. Of requests that race for an upload
 //! a single one wins. Bytes that nobody confirms within 24 hours go. A signed address dies with the
-//! credential that asked for it.
+//! credential that asked for it. No account has more bytes in use than its quota.
 
 pub(crate) mod http;
 mod rules;
 mod store;
 
-pub use self::store::{abandon, expire};
+pub use self::store::{abandon, expire, used_bytes};
+use crate::{db::Db, error::Result, metrics};
+
+/// The bytes that an account may have in use, with those of its agents.
+#[derive(Clone, Copy, Debug)]
+pub struct StorageQuota(pub u64);
+
+/// Measures the bytes that all accounts have in use.
+pub async fn measure(db: &Db, alert_bytes: u64) -> Result<()> {
+    metrics::storage(store::total_bytes(db).await?, alert_bytes);
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     response::{IntoResponse, Response},
 };
 use blindpipe_protocol::shares::{
@@ -58,7 +58,8 @@ pub async fn create(
     Ok(Created(CreatedShare { share_id, url }))
 }
 
-/// `GET /share/{share_id}`: opens a share, which counts.
+/// `GET /share/{share_id}`: opens a share. For an agent or a contact that counts, except by `HEAD`; a
+/// file counts when it is downloaded.
 ///
 /// Caller: anyone. Limit: `share_open`, 30/min per IP. Answers 200 with [`ShareCard`], or a page if
 /// `Accept` prefers `text/html`. Errors: `NOT_FOUND`, whatever the reason.
@@ -68,11 +69,13 @@ pub async fn open(
     limiter: Limiter,
     ip: ClientIp,
     Path(share_id): Path<String>,
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response> {
     limiter.check(Limit::ShareOpen, ip).await?;
     let hash = rules::hash_of(&share_id);
-    let opened = store::open(work.db(), &hash).await?;
+    let accesses = i32::from(method != Method::HEAD);
+    let opened = store::open(work.db(), &hash, accesses).await?;
     metrics::share_opened(if opened.is_some() {
         "opened"
     } else {

@@ -73,14 +73,15 @@ pub enum Thing {
     Contact(UserId, String),
 }
 
-/// Opens a share and counts it; none if it does not open. The row's lock makes the count exact.
-pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
+/// Opens a share; none if it does not open. A card counts as `accesses`. A file counts when it is
+/// downloaded. The row's lock makes the count exact.
+pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Opened>> {
     let row = db
         .write()
         .await?
         .query_opt(
             "-- shares.open
-            update share s set access_count = s.access_count + 1
+            update share s set access_count = s.access_count + case when s.kind = 'file' then 0 else $2 end
             from share t
             join user_account owner on owner.user_id = t.owner_id and owner.deleted_at is null
             left join upload u on u.upload_id = t.upload_id and u.state = 'confirmed'
@@ -92,7 +93,7 @@ pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
                 and (s.kind = 'contact' or a.agent_id is not null or o.sha256 is not null)
             returning s.kind, s.expires_at, s.owner_id, owner.display_name as owner_name, a.agent_id, a.display_name, a.description,
                 o.object_key, o.size, o.sha256, u.filename",
-            &[&hash.as_slice()],
+            &[&hash.as_slice(), &accesses],
         )
         .await?;
     let Some(row) = row else { return Ok(None) };

@@ -21,6 +21,7 @@ use crate::{
     features::{
         accounts::Accounts,
         agents::{Agents, Quotas},
+        files::StorageQuota,
         health::NodeStatus,
         passkeys::Passkeys,
         published::ServedOpenApi,
@@ -102,6 +103,7 @@ pub(super) async fn assemble(
         backplane: core.links.backplane,
         inbox: core.inbox,
         objects,
+        storage_quota: StorageQuota(config.files_bytes_per_account.0),
         reachability: writers.reachability,
         message_writer: writers.message_writer,
         read_marks: writers.read_marks,
@@ -187,6 +189,7 @@ fn start_jobs(
         codes: accounts.codes.clone(),
         mailer: Mailer::new(config)?,
         objects: objects.clone(),
+        files_bytes_alert: config.files_bytes_alert.0,
         upkeep_speed: config.upkeep_speed.0,
         webhook_seal: webhooks.seal.clone(),
         wake_webhooks: webhooks.waker.turn_due(),

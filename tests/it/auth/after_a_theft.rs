@@ -11,7 +11,7 @@ use crate::support::{
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
-    "auth_send_code=1000/s,default_user=1000/s,group_agent_instance=1000/s",
+    "auth_send_code=1000/s,auth_send_code_day=1000/s,default_user=1000/s,group_agent_instance=1000/s",
 );
 
 async fn regenerate(owner: &User, agent: &Agent) -> Agent {

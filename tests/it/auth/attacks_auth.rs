@@ -10,7 +10,7 @@ use crate::support::{Answer, PASSWORD, Shift, TestNode, User, connect, nodes, no
 /// No budget is met by accident.
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
-    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_login_ip=100000/s,default_ip=100000/s,\
+    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_send_code_day=100000/s,auth_login_ip=100000/s,default_ip=100000/s,\
      auth_human_ip=100000/s",
 );
 
@@ -312,6 +312,31 @@ async fn attack_05_of_many_who_use_a_code_at_once_one_succeeds() {
         answers.iter().filter(|answer| answer.status == 200).count(),
         1
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_07_an_address_gets_so_many_codes_a_day() {
+    let limits = format!(
+        "{},auth_send_code_day=3/24h",
+        RAISED_LIMITS.1.replace("auth_send_code_day=100000/s,", "")
+    );
+    let [a, b] = nodes_with(&[(RAISED_LIMITS.0, &limits)]).await;
+    let email = address();
+    // Each scene has its own code, and the address one budget.
+    for (node, scene) in [(&a, "register"), (&b, "login"), (&b, "reset")] {
+        let body = send_code(&email, scene);
+        node.anon().post("/auth/send-code", body).await.expect(200);
+    }
+    for node in [&a, &b] {
+        let body = send_code(&email, "register");
+        let limited = node.anon().post("/auth/send-code", body).await;
+        let limited = limited.refused(429, "RATE_LIMITED");
+        assert_eq!(
+            limited.body["error"]["params"]["scope"],
+            "auth_send_code_day"
+        );
+    }
+    a.anon().code(&address(), "register").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

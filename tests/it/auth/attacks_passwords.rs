@@ -12,7 +12,7 @@ use crate::support::{
 /// No budget is met by accident.
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
-    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_login_ip=100000/s,default_ip=100000/s,\
+    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_send_code_day=100000/s,auth_login_ip=100000/s,default_ip=100000/s,\
      auth_human_ip=100000/s",
 );
 

@@ -237,7 +237,7 @@ async fn no_client_opens_the_breaker_of_the_human_check_for_others() {
 async fn attack_10_wrong_codes_leave_the_owner_a_way_in() {
     let [a, b] = nodes_with(&[(
         "LIMIT_OVERRIDES",
-        "default_ip=100000/s,auth_send_code=100000/s",
+        "default_ip=100000/s,auth_send_code=100000/s,auth_send_code_day=100000/s",
     )])
     .await;
     let alice = a.user("alice").await;

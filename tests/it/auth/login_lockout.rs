@@ -12,7 +12,7 @@ use crate::support::{Answer, Caller, PASSWORD, TestNode, User, nodes_with, patie
 const OVERRIDES: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "auth_login_fail=3/900s,auth_code_tries=4/10min,\
-     auth_login_ip=100000/s,auth_send_code=100000/s,auth_register_ip=100000/s,default_ip=100000/s",
+     auth_login_ip=100000/s,auth_send_code=100000/s,auth_send_code_day=100000/s,auth_register_ip=100000/s,default_ip=100000/s",
 );
 
 fn login(email: &str, password: &str) -> Value {

@@ -9,7 +9,7 @@ use crate::support::{Answer, TestNode, User, blocked, connect, nodes, nodes_with
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
-    "auth_send_code=1000/s,default_user=1000/s,default_ip=1000/s,auth_register_ip=1000/s",
+    "auth_send_code=1000/s,auth_send_code_day=1000/s,default_user=1000/s,default_ip=1000/s,auth_register_ip=1000/s",
 );
 
 fn address() -> String {

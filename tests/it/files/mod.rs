@@ -28,6 +28,7 @@ mod races;
 mod share_page;
 mod shares;
 mod sizes;
+mod storage;
 mod uploads;
 
 use std::{path::PathBuf, time::Duration};

@@ -251,8 +251,9 @@ async fn parts_of_a_node_that_dies_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_buffer_a_large_file_is_streamed() {
     let stage = Stage::new(StoreKind::Bucket).await;
-    let other = stage.nodes[0].agent(&stage.alice, "other").await;
-    let talk = stage.alice.talk_to(&other).await;
+    let bob = stage.nodes[0].user("bob").await;
+    let other = stage.nodes[0].agent(&bob, "other").await;
+    let talk = bob.talk_to(&other).await;
     let files = format!("/agents/{}/files", other.id);
     let bytes = noise(PART + 100_000);
     let size = bytes.len();

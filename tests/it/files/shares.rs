@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Stage, StoreKind, fetch, hash, path_of};
@@ -103,6 +104,68 @@ async fn a_share_opens_exactly_as_often_as_it_may() {
             .iter()
             .all(|answer| matches!(answer.status, 200 | 404))
     );
+}
+
+/// Looks at the card cost nothing. Of fifty downloads on two nodes the last three get bytes.
+async fn a_share_gives_its_file_exactly_as_often_as_it_may(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
+    let file = stage.file(b"ciphertext").await;
+    let body = json!({ "file_id": file["file_id"], "max_access_count": 4 });
+    let made = share(&stage.alice, body).await.expect(201);
+    let path = path(&made);
+    let anyone = stage.nodes[0].anon();
+    let html = [("accept", "text/html")];
+    for _ in 0..5 {
+        let card = anyone.request(Method::HEAD, &path);
+        anyone.send(card).await.expect(200);
+        anyone.get(&path).await.expect(200);
+        assert_eq!(fetch(&anyone, &path, &html).await.0.status, 200);
+    }
+    let card = anyone.get(&path).await.expect(200);
+    let url = path_of(card.data()["url"].as_str().expect("a URL")).to_owned();
+    for _ in 0..5 {
+        let head = anyone.request(Method::HEAD, &url);
+        anyone.send(head).await.expect(200);
+    }
+    // A part is a download too; an unchanged copy is none.
+    let (part, bytes) = fetch(&anyone, &url, &[("range", "bytes=1-2")]).await;
+    assert_eq!((part.status, bytes.as_slice()), (206, b"ip".as_slice()));
+    let etag = part.header("etag").expect("a tag").to_owned();
+    let unchanged = fetch(&anyone, &url, &[("if-none-match", &etag)]).await;
+    assert_eq!(unchanged.0.status, 304);
+    let downloads = (0..50).map(|n| {
+        let (caller, url) = (stage.nodes[n % 2].anon(), url.clone());
+        async move { fetch(&caller, &url, &[]).await }
+    });
+    let answers = join_all(downloads).await;
+    let whole = answers.iter().filter(|(_, bytes)| bytes == b"ciphertext");
+    assert_eq!(whole.count(), 3);
+    let others = answers.iter().filter(|(answer, _)| answer.status == 404);
+    assert_eq!(others.count(), 47);
+    // The card ends with the last download.
+    anyone.get(&path).await.refused(404, "NOT_FOUND");
+    let head = anyone.request(Method::HEAD, &url);
+    assert_eq!(anyone.send(head).await.status, 404);
+    // Members read on.
+    let object = url.split('?').next().expect("a path");
+    stage.alice.get(object).await.expect(200);
+}
+
+on_stores!(a_share_gives_its_file_exactly_as_often_as_it_may: folder, bucket);
+
+/// A card is what is shared, so opening it counts, and `HEAD` does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_of_a_card_counts_nothing() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let body = json!({ "contact": true, "max_access_count": 1 });
+    let made = share(&stage.alice, body).await.expect(201);
+    let (anyone, path) = (stage.nodes[1].anon(), path(&made));
+    for _ in 0..3 {
+        let head = anyone.request(Method::HEAD, &path);
+        anyone.send(head).await.expect(200);
+    }
+    anyone.get(&path).await.expect(200);
+    anyone.get(&path).await.refused(404, "NOT_FOUND");
 }
 
 /// A link of a share lives for five minutes and no longer than the share.

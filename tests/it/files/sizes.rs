@@ -81,8 +81,10 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
     let mut agents = vec![stage.agent.clone()];
     let mut conversations = vec![stage.conversation.clone()];
     while agents.len() * 4 < UPLOADS {
-        let agent = stage.nodes[0].agent(&stage.alice, "one of many").await;
-        conversations.push(stage.alice.talk_to(&agent).await);
+        // An account has four places, and an address sixteen.
+        let owner = stage.nodes[0].user("many").await;
+        let agent = stage.nodes[0].agent(&owner, "one of many").await;
+        conversations.push(owner.talk_to(&agent).await);
         agents.push(agent);
     }
     // All addresses first: a client that sends nothing for ten seconds is cut off.
@@ -94,11 +96,12 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
         let upload = super::request(agent, &files, conversation, bytes.len() as u64).await;
         paths.push(path_of(upload["upload_url"].as_str().expect("a URL")).to_owned());
     }
-    let begun = async |path: &str, part: &[u8]| {
+    let begun = async |n: usize, part: &[u8]| {
+        let path = &paths[n];
         let address = node.base.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("connected");
         let head = format!(
-            "PUT {path} HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\ncontent-length: {}\r\n\r\n",
+            "PUT {path} HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\nx-forwarded-for: 10.0.0.{n}\r\ncontent-length: {}\r\n\r\n",
             bytes.len()
         );
         stream.write_all(head.as_bytes()).await.expect("sent");
@@ -112,10 +115,10 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
         assert_eq!(&answer, b"HTTP/1.1 200");
     };
     // The first one warms the process up.
-    is_stored(begun(&paths[0], &bytes).await).await;
+    is_stored(begun(0, &bytes).await).await;
     let before = node.resident();
     let part = &bytes[..6 << 20];
-    let beginning = paths[1..].iter().map(|path| begun(path, part));
+    let beginning = (1..paths.len()).map(|n| begun(n, part));
     let mut streams = futures_util::future::join_all(beginning).await;
     let mut most = 0;
     for _ in 0..10 {

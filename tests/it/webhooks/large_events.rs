@@ -136,6 +136,28 @@ async fn a_large_event_is_referenced_in_a_bucket() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_an_event_ends_with_the_agent_s_token() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let receiver = Receiver::start().await;
+    register(&stage, &receiver).await;
+    let said = stage.alice.say(&stage.conversation, &large()).await;
+    said.expect(201);
+    let calls = receiver.receives(3).await;
+    let address = url(reference(&calls[2]));
+    let nobody = stage.nodes[1].anon();
+    nobody.get(address).await.expect(200);
+    let path = format!("/agents/{}/token", stage.agent.id);
+    stage.alice.delete(&path).await.expect(200);
+    nobody.get(address).await.refused(404, "NOT_FOUND");
+    // A later token does not bring an earlier address back.
+    stage.nodes[0].advance(Duration::from_secs(2)).await;
+    let again = json!({ "emergency": false });
+    let path = format!("{path}/regenerate");
+    stage.alice.post(path, again).await.expect(200);
+    nobody.get(address).await.refused(404, "NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_stored_waits_and_holds_up_no_other_conversation() {
     let (stage, proxy) = behind_a_proxy(StoreKind::Bucket).await;
     let s3 = stage.s3.as_ref().expect("a server").address.to_string();

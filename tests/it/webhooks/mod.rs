@@ -1,5 +1,6 @@
 //! Webhooks: routes, order, retries, faults, large events.
 
+mod budgets;
 mod fairness;
 mod faults;
 mod large_events;

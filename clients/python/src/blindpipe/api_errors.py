@@ -69,6 +69,10 @@ class AgentLimitExceeded(ApiError):
     """`AGENT_LIMIT_EXCEEDED`, 403."""
 
 
+class StorageLimitExceeded(ApiError):
+    """`STORAGE_LIMIT_EXCEEDED`, 403."""
+
+
 class NotConversationMember(ApiError):
     """`NOT_CONVERSATION_MEMBER`, 403."""
 
@@ -213,6 +217,7 @@ ERROR_CLASSES: Final[Mapping[str, type[ApiError]]] = {
     "ORIGIN_NOT_ALLOWED": OriginNotAllowed,
     "REAUTH_REQUIRED": ReauthRequired,
     "AGENT_LIMIT_EXCEEDED": AgentLimitExceeded,
+    "STORAGE_LIMIT_EXCEEDED": StorageLimitExceeded,
     "NOT_CONVERSATION_MEMBER": NotConversationMember,
     "NOT_CONVERSATION_MEMBER_UPLOAD": NotConversationMemberUpload,
     "RELATION_REQUIRED": RelationRequired,

@@ -76,6 +76,11 @@ export class AgentLimitExceeded extends ApiError {
   override readonly name = "AgentLimitExceeded";
 }
 
+/** `STORAGE_LIMIT_EXCEEDED`, 403. */
+export class StorageLimitExceeded extends ApiError {
+  override readonly name = "StorageLimitExceeded";
+}
+
 /** `NOT_CONVERSATION_MEMBER`, 403. */
 export class NotConversationMember extends ApiError {
   override readonly name = "NotConversationMember";
@@ -253,6 +258,7 @@ export const ERROR_CLASSES: Readonly<Record<string, typeof ApiError>> = {
   ORIGIN_NOT_ALLOWED: OriginNotAllowed,
   REAUTH_REQUIRED: ReauthRequired,
   AGENT_LIMIT_EXCEEDED: AgentLimitExceeded,
+  STORAGE_LIMIT_EXCEEDED: StorageLimitExceeded,
   NOT_CONVERSATION_MEMBER: NotConversationMember,
   NOT_CONVERSATION_MEMBER_UPLOAD: NotConversationMemberUpload,
   RELATION_REQUIRED: RelationRequired,

@@ -1114,7 +1114,8 @@ export interface paths {
         get: operations["get_objects_object_key"];
         put?: never;
         post?: never;
-        delete?: never;
+        /** Delete a file; its uploader, and owners and admins of its group may. */
+        delete: operations["delete_objects_object_key"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1833,6 +1834,15 @@ export interface components {
              */
             window_seconds: number;
         };
+        /** @description The answer to `GET /limits`: every limit of the caller, on one page. */
+        Buckets: {
+            /** @description The limits of calls. */
+            data: components["schemas"]["Bucket"][];
+            /** @description Always null. */
+            next_cursor: string | null;
+            /** @description The bytes of the caller's account. */
+            storage: components["schemas"]["Storage"];
+        };
         /**
          * Format: ulid
          * @description A challenge for a passkey.
@@ -1888,7 +1898,7 @@ export interface components {
          * @description The stable identifier of an error.
          * @enum {string}
          */
-        Code: "VALIDATION_ERROR" | "CODE_INVALID" | "CHALLENGE_EXPIRED" | "SEARCH_CONTENT_ENCRYPTED" | "UNAUTHORIZED" | "TOKEN_EXPIRED" | "INVALID_CREDENTIALS" | "PASSKEY_INVALID" | "AGENT_TOKEN_INVALID" | "TURNSTILE_FAILED" | "FORBIDDEN" | "TLS_REQUIRED" | "ORIGIN_NOT_ALLOWED" | "REAUTH_REQUIRED" | "AGENT_LIMIT_EXCEEDED" | "NOT_CONVERSATION_MEMBER" | "NOT_CONVERSATION_MEMBER_UPLOAD" | "RELATION_REQUIRED" | "RELATION_REVOKED" | "SCOPE_NOT_DECLARED" | "AGENT_LOOP_DETECTED" | "NOT_FOUND" | "AGENT_NOT_REGISTERED" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "EMAIL_TAKEN" | "DEVICE_MISMATCH" | "VERSION_MISMATCH" | "RECIPIENTS_MISMATCH" | "AGENT_KEYS_MISMATCH" | "IDEMPOTENCY_CONFLICT" | "ALREADY_DECIDED" | "TOOL_CALL_EXPIRED" | "CURSOR_EXPIRED" | "UPLOAD_INCOMPLETE" | "SHA256_MISMATCH" | "FILE_TOO_LARGE" | "MESSAGE_TOO_LARGE" | "WEBHOOK_PAYLOAD_TOO_LARGE" | "MANIFEST_TOO_LARGE" | "PAYLOAD_TOO_LARGE" | "RANGE_NOT_SATISFIABLE" | "ACCOUNT_LOCKED" | "RATE_LIMITED" | "INTERNAL_ERROR" | "NOT_AVAILABLE_IN_V1" | "SERVICE_UNAVAILABLE";
+        Code: "VALIDATION_ERROR" | "CODE_INVALID" | "CHALLENGE_EXPIRED" | "SEARCH_CONTENT_ENCRYPTED" | "UNAUTHORIZED" | "TOKEN_EXPIRED" | "INVALID_CREDENTIALS" | "PASSKEY_INVALID" | "AGENT_TOKEN_INVALID" | "TURNSTILE_FAILED" | "FORBIDDEN" | "TLS_REQUIRED" | "ORIGIN_NOT_ALLOWED" | "REAUTH_REQUIRED" | "AGENT_LIMIT_EXCEEDED" | "STORAGE_LIMIT_EXCEEDED" | "NOT_CONVERSATION_MEMBER" | "NOT_CONVERSATION_MEMBER_UPLOAD" | "RELATION_REQUIRED" | "RELATION_REVOKED" | "SCOPE_NOT_DECLARED" | "AGENT_LOOP_DETECTED" | "NOT_FOUND" | "AGENT_NOT_REGISTERED" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "EMAIL_TAKEN" | "DEVICE_MISMATCH" | "VERSION_MISMATCH" | "RECIPIENTS_MISMATCH" | "AGENT_KEYS_MISMATCH" | "IDEMPOTENCY_CONFLICT" | "ALREADY_DECIDED" | "TOOL_CALL_EXPIRED" | "CURSOR_EXPIRED" | "UPLOAD_INCOMPLETE" | "SHA256_MISMATCH" | "FILE_TOO_LARGE" | "MESSAGE_TOO_LARGE" | "WEBHOOK_PAYLOAD_TOO_LARGE" | "MANIFEST_TOO_LARGE" | "PAYLOAD_TOO_LARGE" | "RANGE_NOT_SATISFIABLE" | "ACCOUNT_LOCKED" | "RATE_LIMITED" | "INTERNAL_ERROR" | "NOT_AVAILABLE_IN_V1" | "SERVICE_UNAVAILABLE";
         /** @description The answer to `POST /auth/send-code`, for known and unknown addresses alike. */
         CodeSent: {
             /**
@@ -2090,6 +2100,11 @@ export interface components {
             /** @description The time of the deletion. */
             deleted_at: components["schemas"]["Timestamp"];
         };
+        /** @description The answer to `DELETE /objects/{object_key}`. */
+        DeletedObject: {
+            /** @description Always true. */
+            deleted: boolean;
+        };
         /** @description The answer to `DELETE /users/me/passkeys/{passkey_id}`. */
         DeletedPasskey: {
             /** @description The time of the deletion. */
@@ -2261,6 +2276,7 @@ export interface components {
          *     - `RATE_LIMITED`: `retry_after_ms`, `limit` and `scope` ([`RateLimitParams`]).
          *     - `ACCOUNT_LOCKED`: `retry_after` (seconds).
          *     - `AGENT_LIMIT_EXCEEDED`: `limit` and `alias`.
+         *     - `STORAGE_LIMIT_EXCEEDED`: `limit_bytes` and `used_bytes`, of the whole account.
          *     - `VERSION_MISMATCH`: `current_version` or `current_epoch`.
          *     - `RECIPIENTS_MISMATCH`: `missing` and `extra`.
          *     - `AGENT_KEYS_MISMATCH`: `expected_key_ids`.
@@ -2900,7 +2916,7 @@ export interface components {
          * @description The owner of a limit.
          * @enum {string}
          */
-        Per: "ip" | "email" | "session" | "user" | "agent" | "principal" | "group" | "conversation" | "ip_and_route" | "user_and_route" | "agent_and_route";
+        Per: "ip" | "email" | "session" | "user" | "agent" | "principal" | "group" | "conversation" | "origin" | "ip_and_route" | "user_and_route" | "agent_and_route";
         /** @description A permission scope that an agent declares. */
         PermissionScope: {
             /** @description The agent's reason for the scope, at most 1,000 bytes. */
@@ -3510,6 +3526,19 @@ export interface components {
             key_backup: components["schemas"]["KeyBackupSummary"];
             /** @description The account's user. */
             user_id: components["schemas"]["UserId"];
+        };
+        /** @description The bytes of an account's files. Those of an agent are its owner's. */
+        Storage: {
+            /**
+             * Format: int64
+             * @description The bytes that the account may have.
+             */
+            limit_bytes: number;
+            /**
+             * Format: int64
+             * @description The bytes that it has: its files, and its open uploads as they were declared.
+             */
+            used_bytes: number;
         };
         /** @description The answer to `POST /keys/backup`. */
         StoredKeyBackup: {
@@ -4862,6 +4891,8 @@ export interface operations {
              *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
              */
             404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
             500: components["responses"]["Error"];
             /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
@@ -7221,11 +7252,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        data: components["schemas"]["Bucket"][];
-                        /** @description Where the next page starts; null at the end. */
-                        next_cursor: string | null;
-                    };
+                    "application/json": components["schemas"]["Buckets"];
                 };
             };
             /**
@@ -7290,6 +7317,48 @@ export interface operations {
             404: components["responses"]["Error"];
             /** @description - `RANGE_NOT_SATISFIABLE`: The object does not have these bytes, or more than one range was asked for. */
             416: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    delete_objects_object_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                object_key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["DeletedObject"];
+                    };
+                };
+            };
+            /**
+             * @description - `UNAUTHORIZED`: The access token is missing, invalid or expired.
+             *     - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked.
+             */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `FORBIDDEN`: The caller may not do this.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */

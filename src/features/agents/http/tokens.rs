@@ -1,6 +1,9 @@
 //! `POST /agents/{agent_id}/token/regenerate`, `DELETE /agents/{agent_id}/token`.
 
-use axum::extract::State as Handle;
+use axum::{
+    extract::{FromRef, FromRequestParts, State as Handle},
+    http::request::Parts,
+};
 use blindpipe_protocol::{
     agents::{RegenerateToken, RegeneratedToken, RevokedToken, TokenRegeneration},
     revocation::RevocationReason,
@@ -10,12 +13,12 @@ use secrecy::ExposeSecret;
 
 use super::super::{AgentState, Agents, move_to, store};
 use crate::{
-    auth::owned::OwnedAgent,
+    auth::{jwt::AccessTokens, owned::OwnedAgent, user::UserToken},
     error::{Error, Result},
     events::Event,
     features::accounts::{self, SecurityChange},
     http::{Data, Json},
-    limits::{Limiter, table::Limit},
+    limits::{Limiter, Limits, Reservation, table::Limit},
 };
 
 /// `POST /agents/{agent_id}/token/regenerate`: replaces an agent's token.
@@ -87,11 +90,13 @@ async fn replace_token(
 
 /// `DELETE /agents/{agent_id}/token`: revokes all tokens and keys of an agent.
 ///
-/// Caller: its owner. Never limited. Sockets get `session.invalidated` (`token_revoked`). The agent
+/// Caller: its owner, who is never limited. Limit: `agent_token_revoke`, 300/min per session, for
+/// calls that revoke nothing. Sockets get `session.invalidated` (`token_revoked`). The agent
 /// is `token_revoked` until a token is regenerated. Answers 200 with [`RevokedToken`]; a repeat has
 /// the first time stamp. Publishes `agent.state_changed` to the owner. Errors:
 /// `AGENT_NOT_REGISTERED`.
 pub async fn revoke_token(
+    attempt: RevocationAttempt,
     agent: OwnedAgent,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<RevokedToken>> {
@@ -108,5 +113,33 @@ pub async fn revoke_token(
             connections_closed: if had_token { sockets } else { 0 },
         })
     });
-    revoked.await.map(Data)
+    let revoked = revoked.await?;
+    attempt.limiter.refund(attempt.reservation).await;
+    Ok(Data(revoked))
+}
+
+/// A call that may name an agent of others. It is charged before Postgres is asked for its caller,
+/// and given back if it revokes something. A thief's session has a budget of its own.
+pub struct RevocationAttempt {
+    limiter: Limiter,
+    reservation: Reservation,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for RevocationAttempt
+where
+    AccessTokens: FromRef<S>,
+    Limits: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let claim = UserToken::from_request_parts(parts, state).await?;
+        let limiter = Limiter::from_request_parts(parts, state).await?;
+        let limit = Limit::AgentTokenRevoke;
+        let reservation = limiter.reserve(limit, claim.session).await?;
+        Ok(RevocationAttempt {
+            limiter,
+            reservation,
+        })
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     auth::caller::Caller,
     error::{Code, Error, Result},
     features::files::store::{self, Adoption, UploadRow},
-    http::{Data, Json},
+    http::{Data, Json, client::ClientIp},
     ids::{FileId, UploadId},
     metrics,
     objects::{ObjectKey, Objects, registry},
@@ -37,13 +37,14 @@ pub async fn confirm(
     caller: Caller,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
+    ip: ClientIp,
     Json(body): Json<ConfirmUpload>,
 ) -> Result<Data<ConfirmedUpload>> {
     let (owner, id) = (caller.principal(), body.upload_id);
     let row = store::find(work.db(), id).await?;
     let row = row.filter(|row| row.owner == owner).ok_or(Code::NotFound)?;
     if row.state == UploadState::Pending {
-        adopt_once(&work, &objects, id, &row).await?;
+        adopt_once(&work, &objects, id, (&row, ip)).await?;
     }
     must_be_stored(&work, &objects, id).await?;
     let confirming = work.run("files.confirm", async |tx| {
@@ -82,7 +83,7 @@ async fn adopt_once(
     work: &UnitOfWork,
     objects: &Objects,
     id: UploadId,
-    row: &UploadRow,
+    (row, ip): (&UploadRow, ClientIp),
 ) -> Result<()> {
     let direct = row.direct_key.as_ref().ok_or(Code::UploadIncomplete)?;
     let began = Instant::now();
@@ -97,7 +98,7 @@ async fn adopt_once(
         }
     }
     let adopted = tokio::select! {
-        adopted = adopt(work, objects, id, row, direct) => adopted,
+        adopted = adopt(work, objects, id, (row, ip), direct) => adopted,
         never = keep_adoption(work, id) => match never {},
     };
     if adopted.is_err()
@@ -127,10 +128,10 @@ async fn adopt(
     work: &UnitOfWork,
     objects: &Objects,
     id: UploadId,
-    row: &UploadRow,
+    (row, ip): (&UploadRow, ClientIp),
     direct: &ObjectKey,
 ) -> Result<()> {
-    let _place = objects.place()?;
+    let _place = objects.places.take(row.account, ip).await?;
     if objects.backend.size(direct).await? != Some(row.size) {
         return Err(Code::UploadIncomplete.into());
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -37,30 +37,32 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Caller: a member of the file's conversation, or anyone with a signed address. Limit:
 /// `agent_object_get` or `user_object_get`, 5/s; a signed address of an event is charged to its
 /// agent, and that of a share to `default_ip`. Headers `Range` (a single one), `If-None-Match`,
-/// `If-Range`. Answers 200, 206 or 304. Errors: `NOT_FOUND`, `RANGE_NOT_SATISFIABLE`. A download
-/// that goes on is cut within two seconds of the end of the caller's right.
+/// `If-Range`. Answers 200, 206 or 304. Each answer with bytes counts as a download of the share.
+/// Errors: `NOT_FOUND`, `RANGE_NOT_SATISFIABLE`. A download that goes on is cut within two seconds
+/// of the end of the caller's right.
 pub async fn read(
     token: TokenOrSignature<Caller>,
-    limiter: Limiter,
-    ip: ClientIp,
+    (limiter, ip): (Limiter, ClientIp),
     State(db): State<Db>,
     State(objects): State<Objects>,
     (Path(key), Query(signed)): (Path<String>, Query<SignedQuery>),
+    method: Method,
     headers: HeaderMap,
 ) -> Result<Response> {
     let key = ObjectKey::read(&key).ok_or(Code::NotFound)?;
     let reader = match &token.caller {
         Some(caller) => Reader::Principal(caller.principal()),
         None => {
-            objects.links.verify_object(&signed, &key)?;
+            let end = objects.links.verify_object(&signed, &key)?;
             if signed.share.is_some() {
                 limiter.check_route(Limit::DefaultIp, ip).await?;
             }
-            signed.share.map_or(Reader::Event, Reader::Share)
+            let event = || Reader::Event(Objects::event_signed_before(end));
+            signed.share.map_or_else(event, Reader::Share)
         }
     };
     let found = find(&db, &key, &reader).await?;
-    if let (Reader::Event, Some(agent)) = (&reader, found.agent) {
+    if let (Reader::Event(_), Some(agent)) = (&reader, found.agent) {
         limiter.check(Limit::AgentObjectGet, agent).await?;
     }
     let right = Right {
@@ -69,6 +71,7 @@ pub async fn read(
         reader,
         credential: token.credential,
         checked_at: Instant::now(),
+        downloads: i32::from(method != Method::HEAD),
     };
     answer(&objects, &headers, found, right).await
 }
@@ -135,6 +138,7 @@ async fn answer(
     }
     let bytes = objects.read(&right.key, &found.content, from..to).await?;
     let bytes = bytes.ok_or(Code::NotFound)?;
+    right.count().await?;
     Ok((status, headers, Body::from_stream(chunks(bytes, right))).into_response())
 }
 
@@ -145,9 +149,23 @@ struct Right {
     reader: Reader,
     credential: Option<Arc<dyn Reverify>>,
     checked_at: Instant,
+    /// The downloads that the answer counts as: none for a HEAD.
+    downloads: i32,
 }
 
 impl Right {
+    /// Counts the download if it is one of a share. Errors: `NOT_FOUND` if the share has none left.
+    async fn count(&self) -> Result<()> {
+        let Reader::Share(share) = &self.reader else {
+            return Ok(());
+        };
+        let client = self.db.write().await?;
+        match store::count_download(&client, share, self.downloads).await? {
+            true => Ok(()),
+            false => Err(Code::NotFound.into()),
+        }
+    }
+
     async fn recheck(&mut self) -> Result<()> {
         if self.checked_at.elapsed() < RECHECK_INTERVAL {
             return Ok(());

@@ -17,12 +17,13 @@ use crate::{
     },
     http::{
         Data, Path, Query,
+        client::ClientIp,
         paced::{PacedBody, closing},
     },
     ids::{AgentId, Principal, UploadId},
     limits::{Limiter, table::Limit},
     metrics,
-    objects::{Content, ObjectKey, Objects, SignedQuery, registry},
+    objects::{Content, ObjectKey, Objects, SignedQuery, UploadPlace, registry},
     work::UnitOfWork,
 };
 
@@ -44,14 +45,15 @@ struct UploadRight {
 /// type. Answers 200 with [`UploadedBytes`]. Errors: `NOT_FOUND`, `FORBIDDEN` (the address has
 /// expired or is not genuine), `VERSION_MISMATCH` (the bytes are here), `VALIDATION_ERROR` (fewer
 /// or more bytes than declared; the upload stays pending), `FILE_TOO_LARGE`, `REQUEST_TIMEOUT`,
-/// `RATE_LIMITED` (also for more than four uploads at once).
+/// `RATE_LIMITED` (also for more than four uploads at once), 503 after two seconds without a place
+/// on the node.
 pub async fn put_of_agent(
     token: TokenOrSignature<Agent>,
     limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
-    Path((agent, upload)): Path<(AgentId, UploadId)>,
-    Query(signed): Query<SignedQuery>,
+    ip: ClientIp,
+    (Path((agent, upload)), Query(signed)): (Path<(AgentId, UploadId)>, Query<SignedQuery>),
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     let caller = token.caller;
@@ -59,7 +61,7 @@ pub async fn put_of_agent(
     let is_right = |owner| owner == Principal::Agent(agent);
     let charge = |owner| limiter.check(Limit::AgentFileUpload, owner);
     let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
-    put(&work, &objects, upload, right, body).await
+    put(&work, &objects, (upload, ip), right, body).await
 }
 
 /// `PUT /files/{upload_id}/upload`: receives the bytes of a user's upload, like that of an agent.
@@ -68,8 +70,8 @@ pub async fn put_of_user(
     limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
-    Path(upload): Path<UploadId>,
-    Query(signed): Query<SignedQuery>,
+    ip: ClientIp,
+    (Path(upload), Query(signed)): (Path<UploadId>, Query<SignedQuery>),
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     let caller = token.caller;
@@ -77,7 +79,7 @@ pub async fn put_of_user(
     let is_right = |owner| matches!(owner, Principal::User(_));
     let charge = |owner| limiter.check(Limit::UserFileUpload, owner);
     let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
-    put(&work, &objects, upload, right, body).await
+    put(&work, &objects, (upload, ip), right, body).await
 }
 
 /// Finds the upload that the caller may write. A signed address is charged to the owner of the
@@ -114,16 +116,17 @@ async fn admit<C: Future<Output = Result<()>>>(
 async fn put(
     work: &UnitOfWork,
     objects: &Objects,
-    upload: UploadId,
+    (upload, ip): (UploadId, ClientIp),
     right: UploadRight,
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     right.row.must_take_bytes()?;
     must_declare(&body, right.row.size)?;
-    let _place = objects.place()?;
+    let place = objects.places.take(right.row.account, ip).await?;
     let key = objects.new_key();
     store::begin(work, &key, right.owner).await?;
-    let content = match receive(work, objects, &key, right.row.size, body).await {
+    let size = right.row.size;
+    let content = match receive(work, objects, (&key, size), &place, body).await {
         Ok(content) => content,
         Err(error) => {
             metrics::upload("refused");
@@ -162,14 +165,14 @@ fn too_short() -> Error {
 async fn receive(
     work: &UnitOfWork,
     objects: &Objects,
-    key: &ObjectKey,
-    size: u64,
+    (key, size): (&ObjectKey, u64),
+    place: &UploadPlace,
     body: Body,
 ) -> Result<Content> {
     let mut writer = objects.write(key, size).await?;
     let mut body = PacedBody::new(body);
     let mut renewed_at = Instant::now();
-    while let Some(bytes) = body.next().await? {
+    while let Some(bytes) = body.next_under(|| place.is_pressed()).await? {
         let received = writer.size() + bytes.len() as u64;
         if received > size {
             let refusal = rules::too_long(received);

@@ -10,7 +10,7 @@ use crate::{
     auth::{agent::Agent, user::User},
     error::Result,
     features::files::{
-        rules,
+        StorageQuota, rules,
         store::{self, NewUpload},
     },
     http::{Created, Json},
@@ -24,18 +24,25 @@ use crate::{
 ///
 /// Caller: agent. Limit: `agent_file_upload`, 5/s per agent, shared with the PUT. Body
 /// `{filename, content_type, size, conversation_id}`. Answers 201 with [`RequestedUpload`]. Errors:
-/// `FILE_TOO_LARGE`, `NOT_CONVERSATION_MEMBER_UPLOAD`, `RELATION_REVOKED`.
+/// `FILE_TOO_LARGE`, `NOT_CONVERSATION_MEMBER_UPLOAD`, `RELATION_REVOKED`, `STORAGE_LIMIT_EXCEEDED`
+/// (of the agent's owner).
 pub async fn request_of_agent(
     agent: Agent,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
+    State(quota): State<StorageQuota>,
     Json(asked): Json<RequestUpload>,
 ) -> Result<Created<RequestedUpload>> {
     let (owner, route) = (
         Principal::Agent(agent.id),
         format!("/agents/{}/files", agent.id),
     );
-    request(&work, &objects, owner, agent.token.0, asked, &route).await
+    let requester = Requester {
+        owner,
+        credential: agent.token.0,
+        quota,
+    };
+    request(&work, &objects, requester, asked, &route).await
 }
 
 /// `POST /files`: requests an upload for a user.
@@ -46,21 +53,38 @@ pub async fn request_of_user(
     user: User,
     State(work): State<UnitOfWork>,
     State(objects): State<Objects>,
+    State(quota): State<StorageQuota>,
     Json(asked): Json<RequestUpload>,
 ) -> Result<Created<RequestedUpload>> {
     let owner = Principal::User(user.id);
-    request(&work, &objects, owner, user.session.0, asked, "/files").await
+    let requester = Requester {
+        owner,
+        credential: user.session.0,
+        quota,
+    };
+    request(&work, &objects, requester, asked, "/files").await
+}
+
+/// The principal that requests an upload, its session or token, and the quota of its account.
+struct Requester {
+    owner: Principal,
+    credential: Uuid,
+    quota: StorageQuota,
 }
 
 async fn request(
     work: &UnitOfWork,
     objects: &Objects,
-    owner: Principal,
-    credential: Uuid,
+    requester: Requester,
     asked: RequestUpload,
     route: &str,
 ) -> Result<Created<RequestedUpload>> {
     rules::check_request(&asked)?;
+    let Requester {
+        owner,
+        credential,
+        quota,
+    } = requester;
     let id = UploadId::generate(work.random());
     let direct_key = objects.backend.is_direct().then(|| objects.new_key());
     let expires_at = work
@@ -74,7 +98,9 @@ async fn request(
                 credential,
                 direct_key: direct_key.as_ref(),
             };
-            store::insert(tx, &upload, &asked).await
+            let end = store::insert(tx, &upload, &asked).await?;
+            store::must_fit(tx, quota, owner, asked.size).await?;
+            Ok(end)
         })
         .await?;
     let direct = match &direct_key {

@@ -1,14 +1,18 @@
 mod confirmation;
+mod deletion;
 mod endings;
 mod readers;
+mod storage;
 mod uploads;
 
 use tokio_postgres::Row;
 
 pub use self::{
     confirmation::{confirm, received_object},
+    deletion::delete,
     endings::{abandon, expire},
-    readers::{Found, Reader, readable},
+    readers::{Found, Reader, count_download, readable},
+    storage::{must_fit, total_bytes, used_bytes},
     uploads::{
         Adoption, NewUpload, UploadRow, begin, begin_adoption, discard, end_adoption, find, insert,
         received, renew_adoption,

@@ -1,5 +1,7 @@
 //! The right to read an object.
 
+use chrono::{DateTime, Utc};
+
 use super::content_of;
 use crate::{
     db::Conn,
@@ -14,8 +16,8 @@ pub enum Reader {
     Principal(Principal),
     /// The holder of an address out of a share: the hash of the share's id.
     Share(String),
-    /// The holder of an address of an event's data.
-    Event,
+    /// The holder of an address of an event's data, signed then.
+    Event(DateTime<Utc>),
 }
 
 /// An object that its reader may read.
@@ -52,12 +54,17 @@ pub async fn readable(client: &Conn, key: &ObjectKey, reader: &Reader) -> Result
                 where o.object_key = $1 and o.sha256 is not null";
             client.query_opt(sql, &[&key.as_str(), hash]).await?
         }
-        Reader::Event => {
+        Reader::Event(signed_at) => {
             let sql = "-- files.of_event
                 select o.size, o.sha256, null as filename, e.agent_id, null::uuid as conversation_id
                 from live_object o join event_object e using (object_key)
-                where o.object_key = $1 and o.sha256 is not null";
-            client.query_opt(sql, &[&key.as_str()]).await?
+                where o.object_key = $1 and o.sha256 is not null
+                    and exists (
+                        select from live_agent_token t where t.agent_id = e.agent_id and t.created_at < $2)
+                    and (e.conversation_id is null or exists (
+                        select from active_member m
+                        where m.conversation_id = e.conversation_id and m.principal_id = e.agent_id))";
+            client.query_opt(sql, &[&key.as_str(), signed_at]).await?
         }
     };
     let found = row.map(|row| {
@@ -69,4 +76,19 @@ pub async fn readable(client: &Conn, key: &ObjectKey, reader: &Reader) -> Result
         })
     });
     found.transpose()
+}
+
+/// Counts `downloads` of a share's file; false if the share has none left. The row's lock makes the
+/// count exact.
+pub async fn count_download(client: &Conn, share: &str, downloads: i32) -> Result<bool> {
+    let counted = client
+        .execute(
+            "-- files.count_download
+            update share set access_count = access_count + $2
+            where share_hash = decode($1, 'hex') and expires_at > app_now()
+                and (max_access_count is null or access_count < max_access_count)",
+            &[&share, &downloads],
+        )
+        .await?;
+    Ok(counted > 0)
 }

@@ -29,6 +29,8 @@ pub struct NewUpload<'a> {
 /// An upload, for the caller that brings its bytes or confirms it.
 pub struct UploadRow {
     pub owner: Principal,
+    /// The account of the owner: the owner itself, or the user of the agent.
+    pub account: Uuid,
     pub credential: Uuid,
     pub conversation: ConversationId,
     pub state: UploadState,
@@ -95,7 +97,9 @@ pub async fn find(db: &Db, id: UploadId) -> Result<Option<UploadRow>> {
         .await?
         .query_opt(
             "-- files.find
-            select u.uploader_kind, u.uploader_id, u.credential_id, u.conversation_id, u.state, u.size, u.direct_key,
+            select u.uploader_kind, u.uploader_id,
+                   coalesce((select owner_user_id from agent where agent_id = u.uploader_id), u.uploader_id) as account_id,
+                   u.credential_id, u.conversation_id, u.state, u.size, u.direct_key,
                    u.url_expires_at > app_now() and (
                        exists (select from live_session where session_id = u.credential_id)
                        or exists (select from live_agent_token where token_id = u.credential_id)) as takes_bytes,
@@ -109,6 +113,7 @@ pub async fn find(db: &Db, id: UploadId) -> Result<Option<UploadRow>> {
         .await?;
     Ok(row.map(|row| UploadRow {
         owner: Principal::from_row(row.get("uploader_kind"), row.get("uploader_id")),
+        account: row.get("account_id"),
         credential: row.get("credential_id"),
         conversation: row.get("conversation_id"),
         state: row.get("state"),

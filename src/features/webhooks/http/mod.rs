@@ -3,6 +3,8 @@
 
 mod deliveries;
 
+use std::fmt::Display;
+
 use axum::extract::State as Handle;
 use blindpipe_protocol::{
     revocation::RevocationReason,
@@ -27,6 +29,7 @@ use crate::{
     features::agents,
     http::{Data, Json, JsonOrNothing},
     ids::AgentId,
+    limits::{Limiter, table::Limit},
 };
 
 /// Seconds that a rotated secret signs beside its successor, unless the caller says otherwise.
@@ -94,6 +97,23 @@ impl Webhooks {
         }))
     }
 
+    /// Charges a call to an address that may be a stranger's, to the account and to the address's
+    /// origin. An address that is no URL any more is refused where it is called.
+    async fn charge(&self, limiter: &Limiter, agent: &NamedAgent, url: &str) -> Result<()> {
+        let Ok(origin) = self.client.egress.origin(url) else {
+            return Ok(());
+        };
+        let account = match agent.by {
+            ActingAs::Owner(user, _) => user,
+            ActingAs::Itself(_) => store::owner(self.work.db(), agent.id).await?,
+        };
+        let budgets: [(Limit, &(dyn Display + Sync)); 2] = [
+            (Limit::WebhookCall, &account),
+            (Limit::WebhookOrigin, &origin),
+        ];
+        limiter.check_all(&budgets).await
+    }
+
     /// Challenges the receiver and records the outcome. The caller's credential must still be valid
     /// after it.
     async fn verify(
@@ -115,16 +135,19 @@ impl Webhooks {
 
 /// `PUT /agents/{agent_id}/webhook`: sets the webhook of an agent and challenges its address.
 ///
-/// Caller: the agent or its owner; the owner alone while the webhook is suspended. Body `{url,
+/// Caller: the agent or its owner; the owner alone while the webhook is suspended. Limits:
+/// `webhook_call`, 10/min per account, and `webhook_origin`, 120/min per origin. Body `{url,
 /// secret?}`, the secret also as `webhook_secret`. Calls under way to the address before are cut.
 /// Answers 200 with [`Webhook`] and its `secret`, which is not shown again. Errors:
 /// `VALIDATION_ERROR` (`url`, `secret`, `webhook_secret`), `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn put(
     agent: NamedAgent,
+    limiter: Limiter,
     Handle(webhooks): Handle<Webhooks>,
     Json(body): Json<PutWebhook>,
 ) -> Result<Data<Webhook>> {
     let secret = chosen(given(&body)?, &webhooks)?;
+    webhooks.charge(&limiter, &agent, &body.url).await?;
     webhooks.client.check(&body.url).await?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let credential = webhooks.work.random().uuid_v7();
@@ -186,16 +209,18 @@ pub async fn delete(
 
 /// `POST /agents/{agent_id}/webhook/verify`: challenges the address of a webhook again.
 ///
-/// Caller: the agent or its owner; the owner alone while the webhook is suspended. A suspended
-/// webhook gets a new secret, which the answer shows, and so does one whose secret the server cannot
-/// open any more. Answers 200 with [`Webhook`]. Errors:
+/// Caller: the agent or its owner; the owner alone while the webhook is suspended. Limits as of the
+/// PUT. A suspended webhook gets a new secret, which the answer shows, and so does one whose secret
+/// the server cannot open any more. Answers 200 with [`Webhook`]. Errors:
 /// `NOT_FOUND`, `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn verify(
     agent: NamedAgent,
+    limiter: Limiter,
     Handle(webhooks): Handle<Webhooks>,
 ) -> Result<Data<Webhook>> {
     let row = found(&webhooks, agent.id).await?;
     may_resume(&agent, Some(&row))?;
+    webhooks.charge(&limiter, &agent, &row.url).await?;
     let Ok(Some(secrets)) = webhooks.secrets(&row) else {
         return resume(&webhooks, &agent).await.map(Data);
     };
@@ -262,18 +287,23 @@ pub async fn rotate_secret(
     Ok(Data(shown(row, Some(&secret))))
 }
 
-/// `POST /agents/{agent_id}/webhook/test`: posts a `webhook.test` event at once, in any status but
-/// `suspended`. It is tried once.
+/// `POST /agents/{agent_id}/webhook/test`: posts a `webhook.test` event at once, to an address that
+/// is verified. It is tried once.
 ///
-/// Caller: the agent or its owner. Answers 200 with [`WebhookTestResult`], whatever the receiver
-/// answers. Errors: `NOT_FOUND`, `FORBIDDEN` while the webhook is suspended,
-/// `AGENT_NOT_REGISTERED`.
+/// Caller: the agent or its owner. Limits as of the PUT. Answers 200 with [`WebhookTestResult`],
+/// whatever the receiver answers. Errors: `NOT_FOUND`, `FORBIDDEN` while the webhook is suspended or waits for its
+/// verification, `AGENT_NOT_REGISTERED`.
 pub async fn test(
     agent: NamedAgent,
+    limiter: Limiter,
     Handle(webhooks): Handle<Webhooks>,
 ) -> Result<Data<WebhookTestResult>> {
     let row = found(&webhooks, agent.id).await?;
+    if row.status == WebhookStatus::PendingVerification {
+        return Err(Error::from(Code::Forbidden).with("status", row.status.as_str()));
+    }
     let secrets = webhooks.secrets(&row)?;
+    webhooks.charge(&limiter, &agent, &row.url).await?;
     let event = WebhookEvent::Test(WebhookTest {
         text: "This event tests the webhook.".to_owned(),
     });

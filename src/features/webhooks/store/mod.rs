@@ -10,7 +10,13 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::WebhookStatus;
-use crate::{auth::owned::NamedAgent, db::Db, error::Result, ids::AgentId, work::Tx};
+use crate::{
+    auth::owned::NamedAgent,
+    db::Db,
+    error::{Code, Result},
+    ids::{AgentId, UserId},
+    work::Tx,
+};
 
 /// A webhook's row.
 pub struct WebhookRow {
@@ -59,6 +65,19 @@ pub async fn find(db: &Db, agent: AgentId) -> Result<Option<WebhookRow>> {
         )
         .await?;
     Ok(row.as_ref().map(webhook))
+}
+
+/// The user who owns an agent.
+pub async fn owner(db: &Db, agent: AgentId) -> Result<UserId> {
+    let client = db.read().await?;
+    let row = client
+        .query_opt(
+            "-- webhooks.owner
+            select owner_user_id from agent where agent_id = $1",
+            &[&agent],
+        )
+        .await?;
+    Ok(row.ok_or(Code::AgentNotRegistered)?.get("owner_user_id"))
 }
 
 /// Locks the webhook. Its agent is locked already.

@@ -172,6 +172,7 @@ impl Stage {
                 let path = format!("/agents/{}/token/regenerate", agent.id);
                 user.post(path, json!({ "emergency": false })).await
             }
+            Limit::AgentTokenRevoke => user.delete(format!("/agents/{}/token", ulid())).await,
             Limit::UserMessagesList => {
                 user.get(format!("/conversations/{}/messages", self.conversation))
                     .await
