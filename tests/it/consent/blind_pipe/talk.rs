@@ -192,6 +192,7 @@ pub async fn files(cast: &Cast) {
         let (answer, read) = files::fetch(&agent.caller, &object, &[]).await;
         assert_eq!((answer.status, read), (200, bytes));
         if at != "/files" {
+            ok(caller.delete(&object).await);
             continue;
         }
         let share = json!({ "file_id": field(&file, "file_id"), "expires_at": cast.in_an_hour() });
