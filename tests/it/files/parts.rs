@@ -173,9 +173,10 @@ async fn a_part_is_sent_again_and_a_store_that_goes_keeps_none() {
     let mut put = Put::begin(base, &broken, Some(LARGE)).await;
     put.send(&bytes[..PART + 1000]).await;
     until_a_part(&stage).await;
+    let refused = proxy.refused();
     proxy.move_to("127.0.0.1:1");
     put.send(&bytes[PART + 1000..2 * PART + 1000]).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.until_refused(refused).await;
     proxy.move_to(&s3);
     put.send(&bytes[2 * PART + 1000..]).await;
     assert_eq!(put.status().await, 200);

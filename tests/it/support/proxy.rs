@@ -43,6 +43,8 @@ pub struct Proxy {
     held: watch::Sender<Held>,
     /// The number of bytes that servers have sent, forwarded or not.
     sent: Arc<AtomicUsize>,
+    /// The number of connections whose server could not be reached.
+    refused: Arc<AtomicUsize>,
     cut: watch::Sender<()>,
     accepting: tokio::task::JoinHandle<()>,
 }
@@ -56,16 +58,18 @@ impl Proxy {
         let (held, holding) = watch::channel(Held::Nothing);
         let (cut, cutting) = watch::channel(());
         let sent = Arc::<AtomicUsize>::default();
-        let (to, count) = (target.clone(), sent.clone());
+        let refused = Arc::<AtomicUsize>::default();
+        let (to, count, refusals) = (target.clone(), sent.clone(), refused.clone());
         let accepting = spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.expect("a client");
                 let target = to.lock().expect("no panic").clone();
-                let (holding, mut cutting, count) =
-                    (holding.clone(), cutting.clone(), count.clone());
+                let (holding, mut cutting) = (holding.clone(), cutting.clone());
+                let (count, refusals) = (count.clone(), refusals.clone());
                 cutting.mark_unchanged();
                 spawn(async move {
                     let Ok(server) = TcpStream::connect(target).await else {
+                        refusals.fetch_add(1, Ordering::SeqCst);
                         return;
                     };
                     let ((from_client, to_client), (from_server, to_server)) =
@@ -84,6 +88,7 @@ impl Proxy {
             target,
             held,
             sent,
+            refused,
             cut,
             accepting,
         }
@@ -102,6 +107,22 @@ impl Proxy {
     /// The number of bytes that servers have sent so far, forwarded or not.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::SeqCst)
+    }
+
+    /// The number of connections so far whose server could not be reached.
+    pub fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
+
+    /// Waits until more than `before` connections have been refused.
+    pub async fn until_refused(&self, before: usize) {
+        for _ in 0..1_000 {
+            if self.refused() > before {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("no connection was refused");
     }
 
     /// Cuts all connections. New ones go to `target`.
