@@ -154,7 +154,7 @@ async fn a_hanging_receiver_delays_no_other_agent() {
     ])
     .await;
     let mut alice = a.user("alice").await;
-    let lines = lines(&b, &alice, 99).await;
+    let lines = lines(&b, &alice, 49).await;
     let hangs = Arc::new(AtomicBool::new(false));
     let asked = hangs.clone();
     let plan = move |_| if asked.load(SeqCst) { Hangs } else { Well };
@@ -182,7 +182,7 @@ async fn a_hanging_receiver_delays_no_other_agent() {
                 }
             }
             is_called(&bad_line, bad_calls + users.len()).await;
-            phase.push(p99(&alice, &lines, 2).await);
+            phase.push(p99(&alice, &lines, 4).await);
             hangs.store(false, SeqCst);
         }
         alice = alice.refreshed().await;
