@@ -38,6 +38,17 @@ begin
     raise exception 'the access log is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION agent_texts_end()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    new.display_name := 'Deleted agent';
+    new.description := null;
+    new.manifest := null;
+    return new;
+end $function$;
+
 CREATE OR REPLACE FUNCTION app_now()
  RETURNS timestamp with time zone
  LANGUAGE sql
@@ -86,12 +97,33 @@ AS $function$
     select case when state in ('pending', 'uploaded') or (state = 'confirmed' and object_key is not null) then size else 0 end
 $function$;
 
-CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
- RETURNS void
- LANGUAGE sql
+CREATE OR REPLACE FUNCTION erase_accounts()
+ RETURNS bigint
+ LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
-AS $function$ delete from key_backup where user_id = of_user $function$;
+AS $function$
+declare
+    due uuid[] := array(
+        select user_id from key_backup_erasure where due_at <= app_now() order by user_id limit 10 for update);
+    one record;
+begin
+    delete from key_backup where user_id = any(due);
+    delete from inbox_reader where principal_id = any(due);
+    for one in
+        select user_id, device_id, 'erased-' || gen_random_uuid() as erased_id from device where user_id = any(due)
+    loop
+        -- Sessions follow by their foreign key.
+        update device set device_id = one.erased_id, renamed_from = null
+        where user_id = one.user_id and device_id = one.device_id;
+        update public_key set device_id = one.erased_id
+        where principal_id = one.user_id and device_id = one.device_id;
+        update group_key set device_id = one.erased_id
+        where principal_id = one.user_id and device_id = one.device_id;
+    end loop;
+    delete from key_backup_erasure where user_id = any(due);
+    return cardinality(due);
+end $function$;
 
 CREATE OR REPLACE FUNCTION first_uuid_of(day date)
  RETURNS uuid
@@ -106,7 +138,11 @@ CREATE OR REPLACE FUNCTION forget_key_backups(of_user uuid, of_device text, thro
  LANGUAGE sql
  SECURITY DEFINER
  SET search_path TO 'public', 'pg_temp'
-AS $function$ delete from key_backup where user_id = of_user and device_id = of_device and version <= through $function$;
+AS $function$
+    delete from key_backup
+    where user_id = of_user and device_id = of_device and version <= through
+        and is_dispensable(user_id, device_id, version, created_at)
+$function$;
 
 CREATE OR REPLACE FUNCTION inbox_epoch()
  RETURNS bigint
@@ -119,19 +155,81 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION is_dispensable(of_user uuid, of_device text, its_version integer, made_at timestamp with time zone)
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select 10 <= (
+        select count(*) from key_backup where user_id = of_user and device_id = of_device and version > its_version
+    ) and (made_at < app_now() - interval '30 days' or 2 = (
+        select count(distinct version > its_version) from key_backup
+        where user_id = of_user and device_id = of_device and version <> its_version
+            and (created_at at time zone 'utc')::date = (made_at at time zone 'utc')::date
+    ))
+$function$;
+
 CREATE OR REPLACE FUNCTION key_backup_is_append_only()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
 begin
-    if tg_op = 'DELETE' then
-        if exists (select 1 from user_account where user_id = old.user_id and deleted_at is not null)
-            or (select count(*) from key_backup where user_id = old.user_id and device_id = old.device_id
-                                                  and version > old.version) >= 10 then
+    if tg_op = 'INSERT' then
+        new.created_at := app_now();
+        if new.version = 1 + coalesce((
+            select max(version) from key_backup where user_id = new.user_id and device_id = new.device_id), 0)
+        then
+            return new;
+        end if;
+    elsif tg_op = 'DELETE' then
+        if is_dispensable(old.user_id, old.device_id, old.version, old.created_at)
+            or exists (select from key_backup_erasure where user_id = old.user_id and due_at <= app_now())
+        then
             return old;
         end if;
     end if;
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
+end $function$;
+
+CREATE OR REPLACE FUNCTION log_access(agent_ids uuid[], kinds text[], conversation_ids uuid[], user_ids uuid[], items bigint[], from_seqs bigint[], to_seqs bigint[])
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+declare
+    logged bigint;
+begin
+    insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
+    select case when c.conversation_id is null then r.user_id
+                when c.kind = 'agent' then c.created_by else c.conversation_id end,
+           r.agent_id, r.conversation_id, r.kind, r.items, r.from_seq, r.to_seq
+    from unnest(agent_ids, kinds, conversation_ids, user_ids, items, from_seqs, to_seqs)
+        as r (agent_id, kind, conversation_id, user_id, items, from_seq, to_seq)
+    left join conversation c using (conversation_id)
+    where case
+        when r.kind in ('push', 'poll') then exists (
+            select from (
+                select e.*, (r.from_seq - e.seq + e.events)::integer as n from inbox_entry e
+                where e.principal_id = r.agent_id and e.seq >= r.from_seq order by e.seq limit 1
+            ) part
+            where c.conversation_id = coalesce(part.conversation_id, part.conversation_ids[part.n], (
+                select v.conversation_id from event v where v.event_id = part.event_ids[part.n] limit 1)))
+        when not exists (select from live_agent_token t where t.agent_id = r.agent_id) then false
+        when r.conversation_id is null then r.kind = 'keys' and exists (
+            select from relation own
+            where own.user_id = r.user_id and own.agent_id = r.agent_id and own.state = 'active')
+        else exists (
+            select from active_member m where m.conversation_id = c.conversation_id and m.principal_id = r.agent_id
+        ) or r.kind = 'tool_call' and exists (
+            select from tool_call t where t.conversation_id = c.conversation_id and t.agent_id = r.agent_id)
+    end
+    order by 1, 2, r.kind = 'poll';
+    get diagnostics logged = row_count;
+    if logged <> coalesce(cardinality(agent_ids), 0) then
+        raise exception 'an agent does not read this any more' using errcode = 'serialization_failure';
+    end if;
+    return logged;
 end $function$;
 
 CREATE OR REPLACE FUNCTION log_cursor()
@@ -271,7 +369,7 @@ begin
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
             -- As text: Postgres may judge the names of other tables first, and `to_date` fails for a name without a day.
-            and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
+            and right(c.relname, 8) < to_char(today - greatest(retained, 30), 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
     end loop;
@@ -293,6 +391,21 @@ begin
     raise exception 'upload_audit is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION user_account_deletion()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+begin
+    if old.deleted_at is not null then
+        raise exception 'the deletion of an account is final' using errcode = 'insufficient_privilege';
+    end if;
+    new.deleted_at := app_now();
+    insert into key_backup_erasure (user_id, due_at) values (new.user_id, new.deleted_at + interval '7 days');
+    return new;
+end $function$;
+
 create aggregate array_concat (anycompatiblearray) (sfunc = array_cat, stype = anycompatiblearray);
 
 create table access_log (
@@ -307,8 +420,16 @@ create table access_log (
     to_seq bigint,
     at timestamp with time zone not null,
     hash bytea not null,
-    constraint access_log_kind_check CHECK (kind = ANY (ARRAY['conversation_list'::text, 'conversation'::text, 'history'::text, 'poll'::text, 'push'::text, 'keys'::text, 'group_keys'::text, 'object'::text, 'tool_call'::text])),
+    constraint access_log_kind_check CHECK (kind = ANY (ARRAY['conversation_list'::text, 'conversation'::text, 'history'::text, 'poll'::text, 'push'::text, 'keys'::text, 'group_keys'::text, 'object'::text, 'tool_call'::text, 'approval'::text])),
     constraint access_log_pkey PRIMARY KEY (subject_id, seq)
+);
+
+create table access_log_digest (
+    day date not null,
+    digest text not null,
+    chains bigint not null,
+    published_at timestamp with time zone not null default app_now(),
+    constraint access_log_digest_pkey PRIMARY KEY (day)
 );
 
 create table access_log_head (
@@ -337,6 +458,7 @@ create table agent (
     created_at timestamp with time zone not null default app_now(),
     unreachable_since timestamp with time zone,
     deleted_at timestamp with time zone,
+    session_id uuid,
     constraint agent_delivery_mode_check CHECK (delivery_mode = ANY (ARRAY['pull'::text, 'webhook'::text])),
     constraint agent_pkey PRIMARY KEY (agent_id),
     constraint agent_state CHECK (state = ANY (ARRAY['registered'::text, 'active'::text, 'unreachable'::text, 'token_revoked'::text, 'deleted'::text]))
@@ -363,6 +485,34 @@ create table agent_grant (
     constraint agent_grant_status CHECK (status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'revoked'::text, 'expired'::text]))
 );
 
+create table agent_group (
+    agent_id uuid not null,
+    name text not null,
+    acked_seq bigint not null,
+    done int8multirange not null default '{}'::int8multirange,
+    used_at timestamp with time zone not null default app_now(),
+    constraint agent_group_pkey PRIMARY KEY (agent_id, name)
+) with (fillfactor=40);
+
+create table agent_group_given (
+    agent_id uuid not null,
+    name text not null,
+    seq bigint not null,
+    conversation_id uuid not null,
+    connection_id uuid not null,
+    place bigint generated always as identity not null,
+    constraint agent_group_given_pkey PRIMARY KEY (agent_id, name, seq)
+) with (autovacuum_vacuum_scale_factor=0.02);
+
+create table agent_group_member (
+    connection_id uuid not null,
+    agent_id uuid not null,
+    name text not null,
+    is_live boolean not null default true,
+    lease_until timestamp with time zone not null,
+    constraint agent_group_member_pkey PRIMARY KEY (connection_id)
+) with (fillfactor=40);
+
 create table agent_key (
     agent_id uuid not null,
     key_id text not null,
@@ -370,6 +520,8 @@ create table agent_key (
     signing_public_key bytea not null,
     created_at timestamp with time zone not null default app_now(),
     valid_until timestamp with time zone,
+    notice_days smallint,
+    constraint agent_key_notice_days_check CHECK (notice_days >= 1 AND notice_days <= 3),
     constraint agent_key_pkey PRIMARY KEY (agent_id, key_id)
 );
 
@@ -407,6 +559,45 @@ create table announcement_recipient (
     announcement_id bigint not null,
     principal_id uuid not null,
     constraint announcement_recipient_pkey PRIMARY KEY (announcement_id, principal_id)
+);
+
+create table approval (
+    approval_id uuid not null,
+    conversation_id uuid not null,
+    seq bigint not null,
+    agent_id uuid not null,
+    kind text not null,
+    digest bytea not null,
+    quorum bigint not null,
+    deny_quorum bigint not null,
+    state text not null default 'open'::text,
+    reason text,
+    created_at timestamp with time zone not null,
+    expires_at timestamp with time zone not null,
+    closed_at timestamp with time zone,
+    constraint approval_digest CHECK (octet_length(digest) = 32),
+    constraint approval_kind CHECK (kind = ANY (ARRAY['approve'::text, 'ask'::text])),
+    constraint approval_pkey PRIMARY KEY (approval_id),
+    constraint approval_reason CHECK (reason = ANY (ARRAY['deadline'::text, 'undecidable'::text, 'nobody_left'::text, 'relation_revoked'::text, 'agent_removed'::text])),
+    constraint approval_state CHECK (state = ANY (ARRAY['open'::text, 'approved'::text, 'answered'::text, 'denied'::text, 'expired'::text, 'withdrawn'::text]))
+);
+
+create table approval_asked (
+    approval_id uuid not null,
+    user_id uuid not null,
+    agent_id uuid not null,
+    is_open boolean not null default true,
+    decision text,
+    decided_at timestamp with time zone,
+    answer_digest bytea,
+    key_id text,
+    signature bytea,
+    message_id uuid,
+    recorded_at timestamp with time zone,
+    constraint approval_asked_answer CHECK (octet_length(answer_digest) = 32),
+    constraint approval_asked_decision CHECK (decision = ANY (ARRAY['approved'::text, 'answered'::text, 'denied'::text])),
+    constraint approval_asked_pkey PRIMARY KEY (approval_id, user_id),
+    constraint approval_asked_signature CHECK (octet_length(signature) = 64)
 );
 
 create table block (
@@ -591,6 +782,12 @@ create table key_backup (
     constraint key_backup_pkey PRIMARY KEY (user_id, device_id, version)
 );
 
+create table key_backup_erasure (
+    user_id uuid not null,
+    due_at timestamp with time zone not null,
+    constraint key_backup_erasure_pkey PRIMARY KEY (user_id)
+);
+
 create table login_guard (
     email text not null,
     failures integer not null,
@@ -618,6 +815,7 @@ create table member (
     read_seq bigint not null default 0,
     joined_at timestamp with time zone not null default app_now(),
     mark_untold_since timestamp with time zone,
+    session_id uuid,
     constraint member_pkey PRIMARY KEY (conversation_id, principal_id),
     constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
     constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
@@ -637,8 +835,18 @@ create table message (
     created_at timestamp with time zone not null,
     payload text not null,
     recipients text[],
+    refs uuid[],
+    deleted_at timestamp with time zone,
+    deleted_by text,
     constraint message_pkey PRIMARY KEY (conversation_id, seq)
 ) partition by HASH (conversation_id);
+
+create table message_ref (
+    conversation_id uuid not null,
+    referred_seq bigint not null,
+    seq bigint not null,
+    constraint message_ref_pkey PRIMARY KEY (conversation_id, referred_seq, seq)
+);
 
 create table message_token (
     conversation_id uuid not null,
@@ -668,6 +876,7 @@ create table passkey (
     credential text not null,
     created_at timestamp with time zone not null default app_now(),
     last_used_at timestamp with time zone,
+    session_id uuid,
     constraint passkey_credential_id_key UNIQUE (credential_id),
     constraint passkey_pkey PRIMARY KEY (passkey_id)
 );
@@ -724,6 +933,7 @@ create table relation (
     purge_due timestamp with time zone,
     purge_through bigint,
     purge_turn_at timestamp with time zone,
+    session_id uuid,
     constraint relation_pkey PRIMARY KEY (relation_id),
     constraint relation_state_check CHECK (state = ANY (ARRAY['active'::text, 'revoked'::text]))
 );
@@ -746,6 +956,7 @@ create table session (
     authenticated_at timestamp with time zone not null default app_now(),
     revoked_at timestamp with time zone,
     revoke_reason text,
+    created_at timestamp with time zone not null default app_now(),
     constraint session_pkey PRIMARY KEY (session_id),
     constraint session_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
@@ -760,6 +971,7 @@ create table share (
     max_access_count integer,
     access_count integer not null default 0,
     created_at timestamp with time zone not null default app_now(),
+    session_id uuid,
     constraint share_kind_check CHECK (kind = ANY (ARRAY['file'::text, 'agent'::text, 'contact'::text])),
     constraint share_pkey PRIMARY KEY (share_hash)
 );
@@ -783,9 +995,9 @@ create table tool_call (
     created_at timestamp with time zone not null default app_now(),
     expires_at timestamp with time zone not null,
     ended_at timestamp with time zone,
-    constraint tool_call_of_user UNIQUE (user_id, request_id),
+    claimed_by text,
     constraint tool_call_pkey PRIMARY KEY (call_id),
-    constraint tool_call_request UNIQUE (agent_id, request_id),
+    constraint tool_call_request UNIQUE (agent_id, request_id, user_id),
     constraint tool_call_sensitivity_check CHECK (sensitivity = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text])),
     constraint tool_call_status CHECK (status = ANY (ARRAY['pending'::text, 'executed'::text, 'denied'::text, 'failed'::text]))
 );
@@ -797,6 +1009,7 @@ create table tool_consent (
     conversation_id uuid not null,
     scope text not null,
     used_at timestamp with time zone not null,
+    prompted_at timestamp with time zone not null default app_now(),
     constraint tool_consent_pkey PRIMARY KEY (user_id, device_id, agent_id, conversation_id, scope)
 );
 
@@ -879,6 +1092,15 @@ create table webhook_delivery (
     constraint webhook_delivery_status_check CHECK (status = ANY (ARRAY['pending'::text, 'success'::text, 'failed'::text, 'exhausted'::text]))
 ) partition by RANGE (delivery_id);
 
+create table webhook_stop (
+    agent_id uuid not null,
+    event_id uuid not null,
+    is_taken boolean not null default false,
+    is_answered boolean not null default false,
+    wait_until timestamp with time zone not null,
+    constraint webhook_stop_pkey PRIMARY KEY (agent_id, event_id)
+);
+
 create table webhook_sweep (
     only_row boolean not null default true,
     swept_until timestamp with time zone not null,
@@ -934,9 +1156,17 @@ alter table agent_grant add constraint agent_grant_relation_id_fkey FOREIGN KEY 
 
 alter table agent_grant add constraint agent_grant_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
+alter table agent_group add constraint agent_group_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table agent_group_given add constraint agent_group_given_connection_id_fkey FOREIGN KEY (connection_id) REFERENCES agent_group_member(connection_id) ON DELETE CASCADE;
+
+alter table agent_group_member add constraint agent_group_member_agent_id_name_fkey FOREIGN KEY (agent_id, name) REFERENCES agent_group(agent_id, name) ON DELETE CASCADE;
+
 alter table agent_key add constraint agent_key_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
 alter table agent_token add constraint agent_token_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table approval_asked add constraint approval_asked_approval_id_fkey FOREIGN KEY (approval_id) REFERENCES approval(approval_id) ON DELETE CASCADE;
 
 alter table block add constraint block_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
@@ -955,6 +1185,8 @@ alter table event_object add constraint event_object_object_key_fkey FOREIGN KEY
 alter table group_key add constraint group_key_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
 
 alter table key_backup add constraint key_backup_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table key_backup_erasure add constraint key_backup_erasure_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
 alter table login_notice add constraint login_notice_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
@@ -1022,11 +1254,19 @@ CREATE UNIQUE INDEX agent_grant_pending ON agent_grant USING btree (agent_id, us
 
 CREATE INDEX agent_grant_reason ON agent_grant USING btree (relation_id) WHERE reason IS NOT NULL;
 
+CREATE INDEX agent_group_age ON agent_group USING btree (used_at);
+
+CREATE INDEX agent_group_given_connection ON agent_group_given USING btree (connection_id, place);
+
+CREATE INDEX agent_group_member_group ON agent_group_member USING btree (agent_id, name);
+
 CREATE UNIQUE INDEX agent_key_current ON agent_key USING btree (agent_id) WHERE valid_until IS NULL;
 
 CREATE INDEX agent_key_ending ON agent_key USING btree (valid_until) WHERE valid_until IS NOT NULL;
 
 CREATE INDEX agent_of_owner ON agent USING btree (owner_user_id);
+
+CREATE INDEX agent_of_session ON agent USING btree (session_id) WHERE session_id IS NOT NULL;
 
 CREATE INDEX agent_token_ending ON agent_token USING btree (valid_until) WHERE valid_until IS NOT NULL AND revoked_at IS NULL;
 
@@ -1037,6 +1277,16 @@ CREATE INDEX agent_token_of_session ON agent_token USING btree (session_id) WHER
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
 
 CREATE INDEX announcement_of ON announcement USING btree (principal_id, announcement_id);
+
+CREATE INDEX approval_asked_message ON approval_asked USING btree (message_id) WHERE message_id IS NOT NULL;
+
+CREATE INDEX approval_asked_open ON approval_asked USING btree (agent_id, user_id) WHERE is_open;
+
+CREATE INDEX approval_due ON approval USING btree (expires_at) WHERE state = 'open'::text;
+
+CREATE INDEX approval_of_conversation ON approval USING btree (conversation_id, approval_id);
+
+CREATE INDEX approval_open ON approval USING btree (conversation_id, approval_id) WHERE state = 'open'::text;
 
 CREATE INDEX block_of_user ON block USING btree (user_id, block_id);
 
@@ -1054,6 +1304,8 @@ CREATE INDEX event_age ON event USING btree (created_at);
 
 CREATE INDEX event_object_of_conversation ON event_object USING btree (conversation_id) WHERE conversation_id IS NOT NULL;
 
+CREATE INDEX group_key_of_principal ON group_key USING btree (principal_id);
+
 CREATE INDEX idempotency_age ON idempotency USING btree (created_at);
 
 CREATE INDEX inbox_entry_age ON inbox_entry USING btree (created_at);
@@ -1066,6 +1318,8 @@ CREATE INDEX job_due ON job USING btree (kind, run_at) WHERE failed_at IS NULL;
 
 CREATE UNIQUE INDEX job_unique ON job USING btree (kind, unique_key) WHERE unique_key IS NOT NULL AND failed_at IS NULL;
 
+CREATE INDEX key_backup_erasure_due ON key_backup_erasure USING btree (due_at);
+
 CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
 
 CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
@@ -1077,6 +1331,8 @@ CREATE INDEX member_mark_untold ON member USING btree (conversation_id, mark_unt
 CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 
 CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relation_id IS NOT NULL;
+
+CREATE INDEX member_of_session ON member USING btree (session_id) WHERE session_id IS NOT NULL;
 
 CREATE INDEX message_addressed ON ONLY message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
 
@@ -1096,6 +1352,8 @@ CREATE INDEX passkey_challenge_of_user ON passkey_challenge USING btree (user_id
 
 CREATE INDEX passkey_device_of_device ON passkey_device USING btree (user_id, device_id);
 
+CREATE INDEX passkey_of_session ON passkey USING btree (session_id) WHERE session_id IS NOT NULL;
+
 CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
 CREATE INDEX reconcile_log_age ON reconcile_log USING btree (recorded_at);
@@ -1105,6 +1363,8 @@ CREATE INDEX reconcile_log_by_position ON reconcile_log USING btree (log_positio
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
 
 CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id);
+
+CREATE INDEX relation_of_session ON relation USING btree (session_id) WHERE session_id IS NOT NULL;
 
 CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 
@@ -1124,6 +1384,8 @@ CREATE INDEX share_of_agent ON share USING btree (agent_id) WHERE agent_id IS NO
 
 CREATE INDEX share_of_owner ON share USING btree (owner_id);
 
+CREATE INDEX share_of_session ON share USING btree (session_id) WHERE session_id IS NOT NULL;
+
 CREATE INDEX share_of_upload ON share USING btree (upload_id) WHERE upload_id IS NOT NULL;
 
 CREATE INDEX tool_call_age ON tool_call USING btree (created_at);
@@ -1133,6 +1395,8 @@ CREATE INDEX tool_call_due ON tool_call USING btree (expires_at) WHERE status = 
 CREATE INDEX tool_call_of_conversation ON tool_call USING btree (conversation_id);
 
 CREATE INDEX tool_call_of_grant ON tool_call USING btree (grant_id) WHERE grant_id IS NOT NULL;
+
+CREATE INDEX tool_call_of_user ON tool_call USING btree (user_id, request_id);
 
 CREATE INDEX tool_call_result ON tool_call USING btree (user_id, agent_id, created_at) WHERE result IS NOT NULL;
 
@@ -1161,6 +1425,8 @@ CREATE INDEX webhook_of_url_session ON webhook USING btree (url_session_id) WHER
 CREATE INDEX webhook_previous_key ON webhook USING btree (SUBSTRING(sealed_previous FROM 1 FOR 4)) WHERE sealed_previous IS NOT NULL;
 
 CREATE INDEX webhook_secret_key ON webhook USING btree (SUBSTRING(sealed_secret FROM 1 FOR 4)) WHERE sealed_secret IS NOT NULL;
+
+CREATE INDEX webhook_stop_age ON webhook_stop USING btree (wait_until);
 
 CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
 
@@ -1284,6 +1550,112 @@ create view agent_grant_shown as
    FROM agent_grant g
      JOIN relation r USING (relation_id);
 
+create view session_change as
+ SELECT a.owner_user_id AS user_id,
+    a.session_id,
+    'agent'::text AS kind,
+    a.agent_id,
+    a.agent_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    a.created_at AS made_at
+   FROM agent a
+  WHERE a.session_id IS NOT NULL AND a.state <> 'deleted'::text
+UNION ALL
+ SELECT a.owner_user_id AS user_id,
+    t.session_id,
+    'token'::text AS kind,
+    a.agent_id,
+    t.token_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    t.created_at AS made_at
+   FROM agent_token t
+     JOIN agent a ON a.agent_id = t.agent_id
+  WHERE t.session_id IS NOT NULL AND t.revoked_at IS NULL AND (t.valid_until IS NULL OR t.valid_until > app_now()) AND a.session_id IS DISTINCT FROM t.session_id AND a.state <> 'deleted'::text
+UNION ALL
+ SELECT a.owner_user_id AS user_id,
+    w.url_session_id AS session_id,
+    'webhook'::text AS kind,
+    a.agent_id,
+    a.agent_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    w.updated_at AS made_at
+   FROM webhook w
+     JOIN agent a ON a.agent_id = w.agent_id
+  WHERE w.url_session_id IS NOT NULL AND w.status <> 'suspended'::text AND a.session_id IS DISTINCT FROM w.url_session_id AND a.state <> 'deleted'::text
+UNION ALL
+ SELECT a.owner_user_id AS user_id,
+    w.secret_session_id AS session_id,
+    'webhook'::text AS kind,
+    a.agent_id,
+    a.agent_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    w.updated_at AS made_at
+   FROM webhook w
+     JOIN agent a ON a.agent_id = w.agent_id
+  WHERE w.secret_session_id IS NOT NULL AND w.status <> 'suspended'::text AND w.secret_session_id IS DISTINCT FROM w.url_session_id AND a.session_id IS DISTINCT FROM w.secret_session_id AND a.state <> 'deleted'::text
+UNION ALL
+ SELECT r.user_id,
+    r.session_id,
+    'relation'::text AS kind,
+    r.agent_id,
+    r.relation_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    r.created_at AS made_at
+   FROM relation r
+     JOIN agent a ON a.agent_id = r.agent_id
+  WHERE r.session_id IS NOT NULL AND r.state = 'active'::text
+UNION ALL
+ SELECT s.user_id,
+    m.session_id,
+    'instance'::text AS kind,
+    m.principal_id AS agent_id,
+    m.instance_id AS change_id,
+    m.conversation_id,
+    NULL::bytea AS share_hash,
+    a.display_name AS name,
+    m.joined_at AS made_at
+   FROM member m
+     JOIN session s ON s.session_id = m.session_id
+     JOIN agent a ON a.agent_id = m.principal_id
+     JOIN member admin ON admin.conversation_id = m.conversation_id AND admin.principal_id = s.user_id AND (admin.role = ANY (ARRAY['owner'::text, 'admin'::text]))
+  WHERE m.session_id IS NOT NULL AND m.instance_id IS NOT NULL
+UNION ALL
+ SELECT p.user_id,
+    p.session_id,
+    'passkey'::text AS kind,
+    NULL::uuid AS agent_id,
+    p.passkey_id AS change_id,
+    NULL::uuid AS conversation_id,
+    NULL::bytea AS share_hash,
+    p.name,
+    p.created_at AS made_at
+   FROM passkey p
+  WHERE p.session_id IS NOT NULL
+UNION ALL
+ SELECT s.owner_id AS user_id,
+    s.session_id,
+    'share'::text AS kind,
+    s.agent_id,
+    NULL::uuid AS change_id,
+    NULL::uuid AS conversation_id,
+    s.share_hash,
+    COALESCE(u.filename, a.display_name, s.kind) AS name,
+    s.created_at AS made_at
+   FROM share s
+     LEFT JOIN upload u ON u.upload_id = s.upload_id
+     LEFT JOIN agent a ON a.agent_id = s.agent_id
+  WHERE s.session_id IS NOT NULL AND s.expires_at > app_now();
+
 CREATE TRIGGER access_log_chain BEFORE INSERT ON access_log FOR EACH ROW EXECUTE FUNCTION access_log_chain();
 
 CREATE TRIGGER access_log_rows BEFORE DELETE OR UPDATE ON access_log FOR EACH ROW EXECUTE FUNCTION access_log_is_append_only();
@@ -1294,11 +1666,15 @@ CREATE TRIGGER access_log_head_rows BEFORE INSERT OR DELETE OR UPDATE ON access_
 
 CREATE TRIGGER access_log_head_truncate BEFORE TRUNCATE ON access_log_head FOR EACH STATEMENT EXECUTE FUNCTION access_log_is_append_only();
 
+CREATE TRIGGER agent_texts_end BEFORE UPDATE ON agent FOR EACH ROW WHEN (new.state = 'deleted'::text) EXECUTE FUNCTION agent_texts_end();
+
 CREATE TRIGGER agent_public_key AFTER INSERT OR DELETE OR UPDATE ON agent_key FOR EACH ROW EXECUTE FUNCTION public_key_of_agent();
 
 CREATE TRIGGER agent_token_revocation AFTER UPDATE OF revoked_at ON agent_token FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
 
 CREATE TRIGGER device_public_key AFTER UPDATE OF key_id ON device FOR EACH ROW WHEN (old.key_id IS DISTINCT FROM new.key_id) EXECUTE FUNCTION public_key_of_device();
+
+CREATE TRIGGER key_backup_appends BEFORE INSERT ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 
@@ -1315,3 +1691,5 @@ CREATE TRIGGER upload_charged_new AFTER INSERT ON upload REFERENCING NEW TABLE A
 CREATE TRIGGER upload_audit_rows BEFORE DELETE OR UPDATE ON upload_audit FOR EACH ROW EXECUTE FUNCTION upload_audit_is_append_only();
 
 CREATE TRIGGER upload_audit_truncate BEFORE TRUNCATE ON upload_audit FOR EACH STATEMENT EXECUTE FUNCTION upload_audit_is_append_only();
+
+CREATE TRIGGER user_account_deletion BEFORE UPDATE ON user_account FOR EACH ROW WHEN (new.deleted_at IS DISTINCT FROM old.deleted_at) EXECUTE FUNCTION user_account_deletion();

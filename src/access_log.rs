@@ -1,6 +1,7 @@
 //! THE ACCESS LOG: a row for each read of user data by an agent, in the transaction that reads.
 //!
-//! The database numbers and chains the rows, and refuses every change of them. The subject of a row
+//! A function of the database, `log_access`, writes them: it proves that the agent is the reader. The
+//! database numbers and chains the rows, and refuses every change of them. The subject of a row
 //! is the user whose data it is. For a group it is the group: a row per member and read would be
 //! hundreds. The lock on the end of a subject's chain is held for the commit only, because the row
 //! is the last thing that a transaction writes.
@@ -35,6 +36,8 @@ impl Read {
 }
 
 /// Logs what an agent reads in conversations, at the end of the transaction that reads.
+///
+/// Errors: 503 if the agent has lost the right to read meanwhile.
 pub async fn record(client: &Conn, agent: AgentId, kind: AccessKind, reads: &[Read]) -> Result<()> {
     if reads.is_empty() {
         return Ok(());
@@ -43,23 +46,18 @@ pub async fn record(client: &Conn, agent: AgentId, kind: AccessKind, reads: &[Re
     let items: Vec<i64> = reads.iter().map(|read| read.items).collect();
     let first: Vec<Option<i64>> = reads.iter().map(|read| read.span.map(|of| of.0)).collect();
     let last: Vec<Option<i64>> = reads.iter().map(|read| read.span.map(|of| of.1)).collect();
+    let (agents, kinds) = (vec![agent; reads.len()], vec![kind; reads.len()]);
     client
         .execute(
             "-- access_log.record
-            insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
-            select case when c.kind = 'agent' then c.created_by else c.conversation_id end, $1, c.conversation_id, $2,
-                   read.items, read.from_seq, read.to_seq
-            from unnest($3::uuid[], $4::bigint[], $5::bigint[], $6::bigint[])
-                as read (conversation_id, items, from_seq, to_seq)
-            join conversation c using (conversation_id)
-            order by 1",
-            &[&agent, &kind, &conversations, &items, &first, &last],
+            select log_access($1, $2, $3, null, $4, $5, $6)",
+            &[&agents, &kinds, &conversations, &items, &first, &last],
         )
         .await?;
     Ok(())
 }
 
-/// Logs what an agent reads about a user outside of conversations.
+/// Logs what an agent reads about a user outside of conversations. Errors as for [`record`].
 pub async fn record_user(
     client: &Conn,
     agent: AgentId,
@@ -71,8 +69,8 @@ pub async fn record_user(
     client
         .execute(
             "-- access_log.record_user
-            insert into access_log (subject_id, agent_id, kind, items) values ($1, $2, $3, $4)",
-            &[&user, &agent, &kind, &items],
+            select log_access(array[$1::uuid], array[$2], null, array[$3::uuid], array[$4::bigint], null, null)",
+            &[&agent, &kind, &user, &items],
         )
         .await?;
     Ok(())

@@ -19,7 +19,10 @@ use crate::{
         messages::MessageWriter,
         passkeys::Passkeys,
         published::ServedOpenApi,
+        stops::Stops,
+        streams::Streams,
         typing::Typing,
+        web_app::WebApp,
         webhooks::Webhooks,
     },
     gateway::Gateway,
@@ -75,7 +78,10 @@ handles! {
     typing: Typing,
     passkeys: Passkeys,
     served_openapi: ServedOpenApi,
+    web_app: WebApp,
     webhooks: Webhooks,
+    stops: Stops,
+    streams: Streams,
     status: NodeStatus,
 }
 

@@ -11,6 +11,7 @@ pub use blindpipe_protocol::events::{Event, EventKind};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio_postgres::Row;
 
 use crate::{
     clock::iso,
@@ -102,16 +103,37 @@ pub struct Message<'a> {
     pub sender: Principal,
     /// The device of the sender; none for an agent.
     pub device_id: Option<&'a str>,
-    /// A JSON object as it was sent; empty after a purge.
+    /// A JSON object as it was sent; empty after a purge or a deletion.
     pub payload: &'a str,
+    /// Its deletion, if it was deleted.
+    pub deletion: Option<Deletion<'a>>,
     /// The principals that the sender addressed.
     pub recipients: Option<&'a [String]>,
     /// The id that the sender chose.
     pub client_message_id: Option<MessageId>,
     pub in_reply_to: Option<MessageId>,
+    /// The messages that it concerns.
+    pub refs: Option<&'a [MessageId]>,
     /// The number of agents' answers since a user spoke.
     pub hop: i16,
     pub created_at: DateTime<Utc>,
+}
+
+/// The deletion of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Deletion<'a> {
+    pub at: DateTime<Utc>,
+    /// The wire id of the principal that deleted it.
+    pub by: &'a str,
+}
+
+impl<'a> Deletion<'a> {
+    /// The deletion in a row of `message`.
+    pub fn from_row(row: &'a Row) -> Option<Self> {
+        let at: Option<DateTime<Utc>> = row.get("deleted_at");
+        at.zip(row.get("deleted_by"))
+            .map(|(at, by)| Deletion { at, by })
+    }
 }
 
 /// The sender in the form that all readers see.
@@ -143,11 +165,17 @@ struct MessageData<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     purged: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    deleted_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     recipients: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_message_id: Option<MessageId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_reply_to: Option<MessageId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refs: Option<&'a [MessageId]>,
     hop: i16,
     #[serde(serialize_with = "crate::clock::as_iso")]
     created_at: DateTime<Utc>,
@@ -163,10 +191,13 @@ impl Message<'_> {
             sender: Sender::of(self.sender, self.device_id),
             // Only JSON that was checked on its way in is ever stored.
             payload: serde_json::from_str(self.payload).unwrap_or(RawValue::NULL),
-            purged: self.payload.is_empty(),
+            purged: self.payload.is_empty() && self.deletion.is_none(),
+            deleted_at: self.deletion.map(|deletion| iso(deletion.at)),
+            deleted_by: self.deletion.map(|deletion| deletion.by),
             recipients: self.recipients,
             client_message_id: self.client_message_id,
             in_reply_to: self.in_reply_to,
+            refs: self.refs,
             hop: self.hop,
             created_at: self.created_at,
         };
@@ -217,14 +248,25 @@ mod tests {
             sender: agent,
             device_id: None,
             payload: r#"{ "type":"t", "n": 1.00 }"#,
+            deletion: None,
             recipients: Some(&[agent.wire_id()]),
             client_message_id: None,
             in_reply_to: Some(MessageId(uuid::Uuid::from_u128(4))),
+            refs: Some(&[MessageId(uuid::Uuid::from_u128(5))]),
             hop: 1,
             created_at: DateTime::UNIX_EPOCH,
         };
-        for payload in [message.payload, ""] {
-            let message = Message { payload, ..message };
+        let deleter = agent.wire_id();
+        let deletion = Some(Deletion {
+            at: DateTime::UNIX_EPOCH,
+            by: &deleter,
+        });
+        for (payload, deletion) in [(message.payload, None), ("", None), ("", deletion)] {
+            let message = Message {
+                payload,
+                deletion,
+                ..message
+            };
             let cursor = Cursor { epoch: 1, seq: 9 };
             let text = object(cursor, &message.encoded());
             let typed: EventObject = serde_json::from_str(&text).expect("an event");

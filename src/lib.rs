@@ -11,9 +11,10 @@
 //! core        limits auth access_log inbox objects
 //! delivery    delivery
 //! work        jobs work http egress
-//! features    health published announcements relations devices keys accounts passkeys agents
-//!             blocks conversations groups group_keys messages files shares search typing streams
-//!             tool_calls grants access_log budgets webhooks erasure
+//! features    health published web_app announcements relations devices keys accounts passkeys agents
+//!             blocks conversations groups group_keys messages files shares sessions search typing
+//!             streams tool_calls grants approvals access_log budgets webhooks stops
+//!             erasure
 //! edge        gateway app routes documents schedule node healthcheck doctor capacity
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`, `doctor`, `capacity`, `audit`.
+//! The server: `serve`, `worker`, `migrate`, `erase`, `settings`, `healthcheck`, `doctor`, `capacity`, `audit`.
 
 use std::process::ExitCode;
 
@@ -8,11 +8,12 @@ use blindpipe::{
     config::{self, MigrationUrls},
     db::migrate,
     doctor, documents,
-    features::access_log::verify,
+    features::{access_log::verify, keys::erase},
     healthcheck,
     node::{self, Node},
     telemetry::{self, Exporter},
 };
+use chrono::NaiveDate;
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret, SecretString};
@@ -40,6 +41,9 @@ enum Command {
     /// Bring the schema up to date, as the role of MIGRATE_DATABASE_URL, and grant the role of
     /// DATABASE_URL the rights that nodes need
     Migrate,
+    /// Erase the key backups of accounts that were deleted 7 days ago, as the role of
+    /// ERASE_DATABASE_URL; to be run once a day
+    Erase,
     /// Print every setting as a Markdown table
     Settings,
     /// Print the OpenAPI document of the routes
@@ -75,7 +79,11 @@ enum Command {
 enum Audit {
     /// Verify the chains of the access log of DATABASE_URL; exit 0 if nothing was changed, dropped
     /// or inserted, 1 if anything was
-    Verify,
+    Verify {
+        /// Compute the digest of this day too, such as 2026-01-31, to compare it with the published one
+        #[arg(long)]
+        day: Option<NaiveDate>,
+    },
 }
 
 #[tokio::main]
@@ -94,9 +102,10 @@ async fn main() -> ExitCode {
         Command::Capacity { costs: true, .. } => print(&capacity::costs::as_markdown()),
         Command::Capacity { load, .. } => print(&capacity::need(&load).to_string()),
         Command::Migrate => apply_migrations().await,
+        Command::Erase => erase().await,
         Command::Healthcheck { url } => check_health(url).await,
         Command::Doctor => Box::pin(examine()).await,
-        Command::Audit(Audit::Verify) => verify_access_log().await,
+        Command::Audit(Audit::Verify { day }) => verify_access_log(day).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -169,12 +178,12 @@ fn print(document: &str) -> Outcome {
     Ok(std::io::stdout().write_all(document.as_bytes())?)
 }
 
-async fn verify_access_log() -> Outcome {
+async fn verify_access_log(day: Option<NaiveDate>) -> Outcome {
     telemetry::start("info", None);
     let url: SecretString = std::env::var("DATABASE_URL")
         .map_err(|_| "DATABASE_URL: must be set")?
         .into();
-    let report = verify::at(url.expose_secret()).await?;
+    let report = verify::at(url.expose_secret(), day).await?;
     print(&report.to_string())?;
     if report.faults.is_empty() {
         Ok(())
@@ -197,7 +206,11 @@ async fn examine() -> Outcome {
 async fn apply_migrations() -> Outcome {
     telemetry::start("info", None);
     let urls = MigrationUrls::read(|name| std::env::var(name).ok());
-    let MigrationUrls { owner, serving } = urls.map_err(|faults| faults.to_string())?;
+    let MigrationUrls {
+        owner,
+        serving,
+        erasing,
+    } = urls.map_err(|faults| faults.to_string())?;
     let applied = migrate::run_at(owner.expose_secret()).await?;
     match serving {
         Some(serving) => {
@@ -210,6 +223,19 @@ async fn apply_migrations() -> Outcome {
             "one role owns the tables and serves"
         ),
     }
+    if let Some(erasing) = erasing {
+        let role = migrate::role_of(erasing.expose_secret())?;
+        migrate::grant_erasure_at(owner.expose_secret(), &role).await?;
+    }
     tracing::info!(applied, "the schema is up to date");
+    Ok(())
+}
+
+async fn erase() -> Outcome {
+    telemetry::start("info", None);
+    let url = config::read_erase_url(|name| std::env::var(name).ok());
+    let url = url.map_err(|faults| faults.to_string())?;
+    let accounts = erase::at(url.expose_secret()).await?;
+    tracing::info!(accounts, "the key backups of deleted accounts are erased");
     Ok(())
 }

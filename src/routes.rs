@@ -22,9 +22,9 @@ use crate::{
     },
     error::{Code, Result},
     features::{
-        access_log, accounts, agents, blocks, budgets, conversations, devices, files, grants,
-        group_keys, groups, health, keys, messages, passkeys, published, relations, search, shares,
-        tool_calls, typing, webhooks,
+        access_log, accounts, agents, approvals, blocks, budgets, conversations, devices, files,
+        grants, group_keys, groups, health, keys, messages, passkeys, published, relations, search,
+        sessions, shares, stops, streams, tool_calls, typing, web_app, webhooks,
     },
     gateway,
     http::{
@@ -212,13 +212,13 @@ fn route(
 #[expect(clippy::too_many_lines, reason = "a line per route")]
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
-    use AccessKind::{Conversation, ConversationList, GroupKeys, History, Keys, Object, Poll, Push, ToolCall};
+    use AccessKind::{Approval, Conversation, ConversationList, GroupKeys, History, Keys, Object, Poll, Push, ToolCall};
     use Limit::{
         AgentConversationSend, AgentConversations, AgentFileUpload, AgentGrantRequest, AgentManifestUpdate,
         AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
         CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate,
         KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode,
-        SendCodeDay, AgentTokenRevoke, WebhookCall, WebhookOrigin,
+        SendCodeDay, AgentTokenRevoke, ApprovalRequest, TurnStop, WebhookCall, WebhookOrigin,
         ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList, UserObjectGet,
         UserSearch, WsConnect, WsConnectIp,
     };
@@ -248,6 +248,10 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
         route(GET,    "/docs",                       Public, DEFAULT, get(published::docs::page)),
         route(GET,    "/docs/{asset}",               Public, DEFAULT, get(published::docs::asset)),
+        // Bytes in memory that browsers keep: a page takes several, and an office shares an address.
+        route(GET,    "/app",                        Public, NOTHING, get(web_app::page)),
+        route(GET,    "/app/{asset}",                Public, NOTHING, get(web_app::file)),
+        route(GET,    "/app/assets/{asset}",         Public, NOTHING, get(web_app::asset)),
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)).reads(&[Push]),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
@@ -257,7 +261,11 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/users/me/email/confirm",     User,   default(&[HumanIp, CodeTries]), post(accounts::address::confirm)),
         route(POST,   "/users/me/password",          User,   default(&[LoginFail]), post(accounts::me::change_password)),
         route(GET,    "/users/me/devices",           User,   DEFAULT, get(devices::http::list)),
-        route(DELETE, "/users/me/devices/{device_id}", User,   DEFAULT, delete(devices::http::revoke)),
+        route(DELETE, "/users/me/devices/{device_id}", User,   DEFAULT, delete(accounts::session::revoke)),
+        route(POST,   "/auth/reauth",                User,   default(&[LoginIp, LoginFail, HumanIp, CodeTries]), post(sessions::http::reauthenticate)),
+        route(GET,    "/users/me/sessions",          User,   DEFAULT, get(sessions::http::list)),
+        route(GET,    "/users/me/sessions/{session_id}/changes", User, DEFAULT, get(sessions::http::changes)),
+        route(POST,   "/users/me/sessions/{session_id}/undo", User, DEFAULT, post(sessions::http::undo)),
         route(POST,   "/users/me/passkeys/begin",    User,   DEFAULT, post(passkeys::http::begin_enrolment)),
         route(POST,   "/users/me/passkeys/complete", User,   DEFAULT, post(passkeys::http::enrol)),
         route(GET,    "/users/me/passkeys",          User,   DEFAULT, get(passkeys::http::list)),
@@ -286,6 +294,9 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/conversations/{conversation_id}/read", Either, DEFAULT, post(conversations::http::read)).reads(NO_USER_DATA),
         route(POST,   "/conversations/{conversation_id}/messages", User,   own(&[UserMessageSend]), post(messages::http::send_as_user)),
         route(GET,    "/conversations/{conversation_id}/messages", User,   principal(&[UserMessagesList]), get(messages::history::of_user)),
+        route(GET,    "/conversations/{conversation_id}/streams", User,   DEFAULT, get(streams::http::list)),
+        route(POST,   "/conversations/{conversation_id}/stop", User,   principal(&[TurnStop]), post(stops::http::stop)),
+        route(DELETE, "/conversations/{conversation_id}/messages/{message_id}", User,   DEFAULT, delete(messages::deletion::by_user)),
         route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
         route(DELETE, "/relations/{relation_id}",    User,   DEFAULT, delete(relations::http::revoke)),
         route(POST,   "/groups",                     User,   default(&[ConversationOpen]), post(conversations::http::open_group)),
@@ -303,8 +314,12 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/grants/access-log",          User,   DEFAULT, get(access_log::http::list)),
         route(POST,   "/grants/{grant_id}/decision", User,   DEFAULT, post(grants::http::decide)),
         route(DELETE, "/grants/{grant_id}",          User,   DEFAULT, delete(grants::http::revoke)),
+        route(POST,   "/artifact-requests/{request_id}/claim", User,   DEFAULT, post(tool_calls::http::claim)),
         route(POST,   "/artifact-requests/{request_id}/response", User,   DEFAULT, post(tool_calls::http::respond)),
+        route(GET,    "/approvals",                  User,   DEFAULT, get(approvals::http::list)),
+        route(POST,   "/approvals/{approval_id}/decision", User,   DEFAULT, post(approvals::http::decide)),
 
+        route(GET,    "/approvals/{approval_id}",    Either, DEFAULT, get(approvals::http::get)).reads(&[Approval]),
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)).reads(NO_USER_DATA),
         route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)).reads(NO_USER_DATA),
         route(GET,    "/objects/{object_key}",       Either, signed(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
@@ -327,11 +342,15 @@ pub fn table() -> Vec<Route> {
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)).reads(NO_USER_DATA),
+        route(DELETE, "/agents/{agent_id}/conversations/{conversation_id}/messages/{message_id}", Agent,  DEFAULT, delete(messages::deletion::by_agent)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/files",    Agent,  principal(&[AgentFileUpload]), post(files::http::request_of_agent)).reads(NO_USER_DATA),
         route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  signed(&[AgentFileUpload]), put(files::http::put_of_agent)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/grants/request", Agent,  principal(&[AgentGrantRequest]), post(grants::http::request)).reads(NO_USER_DATA),
         route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)).reads(&[ToolCall]),
+        route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/approvals", Agent,  principal(&[ApprovalRequest]), post(approvals::http::request)).reads(&[Approval]),
+        route(POST,   "/approvals/{approval_id}/withdraw", Agent,  DEFAULT, post(approvals::http::withdraw)).reads(&[Approval]),
+        route(GET,    "/agents/{agent_id}/approvals", Agent,  DEFAULT, get(approvals::http::list_of_agent)).reads(&[Approval]),
         route(GET,    "/agents/{agent_id}/conversations", Agent,  principal(&[AgentConversations]), get(conversations::http::list_of_agent)).reads(&[ConversationList]),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)).reads(&[History]),
         route(GET,    "/agents/{agent_id}/messages/poll", Agent,  principal(&[AgentPoll]), get(gateway::long_poll::poll)).reads(&[Poll, Push]),

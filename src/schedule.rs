@@ -13,12 +13,13 @@ use crate::{
     delivery::reconcile,
     error::Result,
     features::{
+        access_log,
         accounts::{
             self, Addressee, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, announcements, conversations, erasure, files, grants, group_keys, messages,
-        passkeys, relations, shares, tool_calls,
+        agents, announcements, approvals, conversations, erasure, files, grants, group_keys,
+        messages, passkeys, relations, shares, tool_calls,
         webhooks::{self, RESEAL_INTERVAL, SecretSeal},
     },
     inbox,
@@ -29,7 +30,7 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
-    objects::Objects,
+    objects::{self, Objects},
     supervisor,
     work::UnitOfWork,
 };
@@ -54,6 +55,8 @@ pub struct Schedule {
     pub objects: Objects,
     /// Bytes of all files from which on the operator is told.
     pub files_bytes_alert: u64,
+    /// Whether the digests of the access log go to the store as well.
+    pub publishes_digests: bool,
     /// How many times as often as ordered the upkeep runs.
     pub upkeep_speed: u32,
     /// The keys that webhook secrets are sealed under.
@@ -71,6 +74,10 @@ impl Schedule {
         let schedule = self.clone();
         supervisor::spawn_until(tasks, stop, "tool_calls.expire", move || {
             schedule.clone().expire_tool_calls()
+        });
+        let schedule = self.clone();
+        supervisor::spawn_until(tasks, stop, "approvals.expire", move || {
+            schedule.clone().expire_approvals()
         });
         let schedule = self.clone();
         supervisor::spawn_until(tasks, stop, "webhooks.reseal", move || {
@@ -152,6 +159,11 @@ impl Schedule {
                 retention::measure(db).await
             }
             Upkeep::TellMarks => conversations::tell_forgotten_marks(&self.work).await,
+            Upkeep::TellEndingKeys => agents::tell_ending_keys(&self.work).await,
+            Upkeep::PublishDigest => {
+                let objects = self.publishes_digests.then_some(&self.objects);
+                access_log::publish_digest(db, objects).await
+            }
         }
     }
 
@@ -170,9 +182,13 @@ impl Schedule {
 
     async fn end_consent(&self, end: ConsentEnd) -> Result<()> {
         match end {
-            ConsentEnd::Relation(relation) => grants::end_of_relation(&self.work, relation).await,
+            ConsentEnd::Relation(relation) => {
+                grants::end_of_relation(&self.work, relation).await?;
+                approvals::end_of_relation(&self.work, relation).await
+            }
             ConsentEnd::Member(conversation, principal) => {
-                grants::end_of_member(&self.work, conversation, principal).await
+                grants::end_of_member(&self.work, conversation, principal).await?;
+                approvals::end_of_member(&self.work, conversation, principal).await
             }
             ConsentEnd::Device(user, device) => {
                 tool_calls::end_silence_of_device(&self.work, user, &device).await
@@ -187,6 +203,16 @@ impl Schedule {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
             if let Err(error) = tool_calls::expire(&self.deadlines).await {
                 error.log_in("tool_calls.expire", "the next round denies them");
+            }
+        }
+    }
+
+    /// Closes overdue approvals, on every node like the tool calls.
+    async fn expire_approvals(self) {
+        loop {
+            tokio::time::sleep(approvals::SWEEP_INTERVAL).await;
+            if let Err(error) = approvals::expire(&self.deadlines).await {
+                error.log_in("approvals.expire", "the next round closes them");
             }
         }
     }
@@ -250,6 +276,10 @@ impl Perform for Schedule {
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
             Job::EndConsent(end) => Ok(self.end_consent(end).await?),
+            Job::EndUnreadFiles { conversation } => {
+                while paced(objects::registry::end_unread(self.work.db(), conversation)).await? {}
+                Ok(())
+            }
             Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =

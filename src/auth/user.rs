@@ -18,7 +18,7 @@ use crate::{
     ids::{SessionId, UserId},
     limits::{
         buffers::{ByteAccount, Owner},
-        quotas::REAUTH_WINDOW,
+        quotas::{FRESH_SESSION_AGE, REAUTH_WINDOW},
     },
 };
 
@@ -112,6 +112,24 @@ pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Res
     )
     .await?
     .ok_or(Code::Unauthorized)?;
+    Ok(())
+}
+
+/// Refuses with `REAUTH_REQUIRED` a session that began more than an hour ago, unless its user has
+/// proven the identity within ten minutes. A thief of an old session has no proof.
+pub async fn must_be_fresh(tx: &Tx, session: SessionId) -> Result<()> {
+    tx.query_opt(
+        "-- auth.is_fresh
+        select 1 from session where session_id = $1
+            and (created_at > app_now() - make_interval(secs => $2) or authenticated_at > app_now() - make_interval(secs => $3))",
+        &[
+            &session,
+            &FRESH_SESSION_AGE.as_secs_f64(),
+            &REAUTH_WINDOW.as_secs_f64(),
+        ],
+    )
+    .await?
+    .ok_or(Code::ReauthRequired)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use ipnet::IpNet;
 use secrecy::SecretString;
 
-pub use migration::{MIGRATE_SETTINGS, MigrationUrls};
+pub use migration::{MIGRATE_SETTINGS, MigrationUrls, read_erase_url};
 pub use reading::{Checks, Faults, Rule, TextCheck};
 use reading::{read_one, settings};
 pub use values::{Bounded, Bytes, List, Origin, Profile, Switch};
@@ -38,6 +38,8 @@ settings! {
     /// must begin with a header of the PROXY protocol, version 2, which names the client. Needs
     /// `TLS_CERT_FILE`.
     proxy_protocol: List<IpNet> = "PROXY_PROTOCOL_FROM", Some("");
+    /// Folder of the built web app, served under `/app`; empty: no app is served.
+    app_dir: String = "APP_DIR", Some("");
     /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without
     /// `Origin` always may.
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
@@ -108,6 +110,9 @@ settings! {
     /// Clients write to the bucket itself, by an address that it signs; the node then reads the
     /// bytes to verify their hash.
     object_store_direct: Switch = "OBJECT_STORE_DIRECT", Some("false");
+    /// Writes the daily digest of the access log into the store of files too, as
+    /// `access-log/<day>.txt`.
+    access_log_objects: Switch = "ACCESS_LOG_OBJECTS", Some("false");
     /// Changes of the limits table, `scope=count/window` comma separated, such as
     /// `agent_message_send=10/s`; see `GET /limits`.
     limits: String = "LIMIT_OVERRIDES", Some("");

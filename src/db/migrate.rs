@@ -1,5 +1,5 @@
-//! Applies `sql/migrations` and `sql/grants.sql`. Each migration runs once, however many nodes
-//! start together.
+//! Applies `sql/migrations`, and the rights of `sql/grants.sql` and `sql/grants_erase.sql`. Each
+//! migration runs once, however many nodes start together.
 //!
 //! Nodes of the build before serve meanwhile. Statements queue behind a migration that waits for a
 //! lock, so it waits a quarter of a second and then lets them pass before it tries again.
@@ -20,6 +20,8 @@ const MIGRATION_LOCK_ID: i64 = 0x626c_696e_6470_6970;
 
 /// The rights of the serving role, with `:"serving_role"` for its name as in psql.
 const GRANTS: &str = include_str!("../../sql/grants.sql");
+/// The rights of the role that erases, with `:"erasing_role"` for its name.
+const ERASE_GRANTS: &str = include_str!("../../sql/grants_erase.sql");
 
 /// The longest wait of a migration for a lock, far below the second after which a request that
 /// waits is refused.
@@ -128,6 +130,21 @@ pub async fn run_at(url: &str) -> Result<usize, Failure> {
 /// Gives `role` the rights of `sql/grants.sql` and takes all others from it. Nodes that run
 /// meanwhile notice nothing. Does nothing if `role` is the role of `url`: it owns the schema.
 pub async fn grant_at(url: &str, role: &str) -> Result<(), Failure> {
+    apply_grants(url, role, GRANTS, ":\"serving_role\"").await
+}
+
+/// Gives `role` the rights of `sql/grants_erase.sql` and takes all others from it.
+pub async fn grant_erasure_at(url: &str, role: &str) -> Result<(), Failure> {
+    apply_grants(url, role, ERASE_GRANTS, ":\"erasing_role\"").await
+}
+
+/// Applies `grants`, in which `placeholder` stands for the quoted name of `role`.
+async fn apply_grants(
+    url: &str,
+    role: &str,
+    grants: &str,
+    placeholder: &str,
+) -> Result<(), Failure> {
     let mut client = connect(url).await?;
     let tx = client.transaction().await?;
     let row = tx
@@ -140,8 +157,7 @@ pub async fn grant_at(url: &str, role: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let name: &str = row.get("name");
-    tx.batch_execute(&GRANTS.replace(":\"serving_role\"", name))
-        .await?;
+    tx.batch_execute(&grants.replace(placeholder, name)).await?;
     tx.commit().await?;
     Ok(())
 }

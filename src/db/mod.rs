@@ -13,6 +13,6 @@ mod transaction;
 pub use self::{
     connection::{Conn, Sql},
     inspection::Inspection,
-    pool::{Db, Plans, connect},
+    pool::{Db, Plans, connect, pin_plans},
     transaction::Tx,
 };

@@ -48,6 +48,13 @@ const PINNED_PLANS: [(&str, &str); 7] = [
     ("enable_hashagg", "off"),
 ];
 
+/// Gives the rest of a transaction the planner's settings of [`Plans::Pinned`]. It serves a send that
+/// is a part of a larger change: the order of its locks depends on them.
+pub async fn pin_plans(tx: &Tx) -> Result<()> {
+    let settings = PINNED_PLANS.map(|(name, value)| format!("set local {name} = {value};"));
+    tx.batch_execute(&settings.concat()).await
+}
+
 impl Plans {
     /// The value of the setting `blindpipe.plans`, by which a connection is known to have this
     /// pool's settings.

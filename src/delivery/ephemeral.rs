@@ -51,21 +51,19 @@ impl EphemeralKey {
     }
 }
 
-/// The feature that understands the keys and control messages that delivery carries.
+/// The feature that understands the keys that delivery carries.
 pub trait EphemeralHandler: Send + Sync {
     /// Reads a key that the feature wrote on another node.
     fn decode_key(&self, text: &str) -> Option<EphemeralKey>;
     /// Records an event of another node before the subscriptions of this node get it.
     fn apply_remote(&self, event: &EphemeralEvent);
-    /// Handles a control message; false if it belongs to no feature.
-    fn handle_control(&self, text: &str) -> bool;
 }
 
 /// An [`EphemeralEvent`] on its way to other nodes.
 pub struct EphemeralEnvelope {
     /// The node that published it.
     pub from: NodeId,
-    /// The recipients that the receiving node serves; none if it is for the node itself.
+    /// The recipients that the receiving node serves.
     pub to: Vec<Uuid>,
     pub event: EphemeralEvent,
 }
@@ -156,10 +154,6 @@ mod tests {
         }
 
         fn apply_remote(&self, _: &EphemeralEvent) {}
-
-        fn handle_control(&self, _: &str) -> bool {
-            false
-        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     backplane::{EventObserver, PubSubWorker, RedisPubSub, tombstones::Tombstones},
     ephemeral::EphemeralHandler,
     invalidation,
-    reconcile::{self, Reconciler, rounds},
+    reconcile::{self, Reconciler, rounds, unpublished},
 };
 use crate::{auth::server_secret::ServerSecret, db::Db, redis::Redis, supervisor};
 
@@ -68,6 +68,11 @@ fn sweep(db: &Db, backplane: &Backplane, tasks: &TaskTracker, stop: &Cancellatio
     supervisor::spawn(tasks, "losses", move || {
         let (db, state, stop) = (own_db.clone(), state.clone(), until.clone());
         async move { state.losses.run(&db, &stop).await }
+    });
+    let (own_db, own, until) = (db.clone(), backplane.clone(), stop.clone());
+    supervisor::spawn(tasks, "reconcile.unpublished", move || {
+        let (db, backplane, stop) = (own_db.clone(), own.clone(), until.clone());
+        async move { unpublished::run(&db, &backplane, &stop).await }
     });
     let reconciler = Arc::new(Reconciler::new(db, backplane));
     let parts = || (reconciler.clone(), backplane.state(), stop.clone());

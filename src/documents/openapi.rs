@@ -50,7 +50,7 @@ pub fn document() -> Value {
         "servers": [{ "url": "{base_url}", "variables": { "base_url": { "default": "https://localhost" } } }],
         "paths": paths,
         "components": {
-            "schemas": schemas.into_components(),
+            "schemas": schemas.into_merged_components(),
             "responses": { "Error": error },
             "securitySchemes": {
                 "user": { "type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A user's access token." },

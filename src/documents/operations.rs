@@ -1,10 +1,10 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    access_log::*, accounts::*, agents::*, blocks::*, conversations::*, devices::*, files::*,
-    grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Buckets, messages::*,
-    passkeys::*, raw::RawJson, relations::*, search::*, service::*, shares::*, tool_calls::*,
-    typing::*, webhooks::*,
+    access_log::*, accounts::*, agents::*, approvals::*, blocks::*, conversations::*, devices::*,
+    files::*, grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Buckets, messages::*,
+    passkeys::*, raw::RawJson, relations::*, search::*, service::*, sessions::*, shares::*,
+    stops::*, streams::LiveStream, tool_calls::*, typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, html, list, nothing, of, script, style, yaml};
@@ -106,6 +106,15 @@ operations! {
         => 200 list<Device>;
     "DELETE /users/me/devices/{device_id}", "Revoke a device and its session."
         => 200 data<RevokedDevice>; NotFound;
+    "POST /auth/reauth", "Prove the caller's identity anew: by password, mailed code or passkey.", body: Reauthenticate
+        => 200 data<Reauthenticated>; InvalidCredentials, AccountLocked, CodeInvalid, PasskeyInvalid, ChallengeExpired,
+        TurnstileFailed;
+    "GET /users/me/sessions", "List the caller's sessions, newest first, ended ones too.", query: [PageQuery]
+        => 200 list<Session>;
+    "GET /users/me/sessions/{session_id}/changes", "List what a session has added and is still there."
+        => 200 list<SessionChange>; NotFound;
+    "POST /users/me/sessions/{session_id}/undo", "Undo what a session has added.", optional: UndoChanges
+        => 200 data<UndoneChanges>; NotFound, ReauthRequired;
     "POST /users/me/passkeys/begin", "Begin to enrol a passkey; needs a login less than 10 min old."
         => 200 data<EnrolmentChallenge>; ReauthRequired;
     "POST /users/me/passkeys/complete", "Enrol a passkey; needs a login less than 10 min old.", body: CompleteEnrolment
@@ -144,7 +153,7 @@ operations! {
     "DELETE /agents/{agent_id}/token", "Revoke an agent's token and keys."
         => 200 data<RevokedToken>; AgentNotRegistered;
     "POST /conversations", "Open a conversation; the one of a pair is found again.", body: OpenConversation
-        => 201 data<Conversation>, 200 data<Conversation>; NotFound, AgentNotRegistered, Forbidden;
+        => 201 data<Conversation>, 200 data<Conversation>; NotFound, AgentNotRegistered, Forbidden, ReauthRequired;
     "GET /conversations", "List the caller's conversations, latest activity first.", query: [PageQuery]
         => 200 list<Conversation>;
     "GET /conversations/{conversation_id}", "Read a conversation with its members."
@@ -157,7 +166,13 @@ operations! {
         => 201 data<Sent>, 200 data<Sent>;
         NotConversationMember, RelationRevoked, IdempotencyConflict, MessageTooLarge;
     "GET /conversations/{conversation_id}/messages", "Read a user's history of a conversation.", query: [HistoryQuery]
-        => 200 list<Message>; NotFound;
+        => 200 of<HistoryPage>; NotFound;
+    "DELETE /conversations/{conversation_id}/messages/{message_id}", "Delete a message of the caller's, or of a group that the caller administrates."
+        => 200 data<MessageDeletion>; NotFound, Forbidden, ApprovalOpen;
+    "GET /conversations/{conversation_id}/streams", "List the streams that go on in a conversation, oldest first."
+        => 200 list<LiveStream>; NotFound;
+    "POST /conversations/{conversation_id}/stop", "Tell agents to end what they do in a conversation.", optional: StopTurn
+        => 200 data<StoppedTurns>; NotFound;
     "GET /relations", "List the caller's relations with agents, newest first.", query: [PageQuery]
         => 200 list<Relation>;
     "DELETE /relations/{relation_id}", "End a relation." => 200 data<Relation>; NotFound;
@@ -170,7 +185,7 @@ operations! {
         => 200 data<Removal>; NotFound, Forbidden;
     "POST /groups/{conversation_id}/agent-instances", "Give an agent a place in a group.", body: AddAgent
         => 201 data<AgentInstance>, 200 data<AgentInstance>;
-        NotFound, Forbidden, AgentNotRegistered, RelationRequired;
+        NotFound, Forbidden, AgentNotRegistered, RelationRequired, ReauthRequired;
     "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
         => 200 data<Removal>; NotFound, Forbidden;
     "POST /files", "Request an upload as a user.", body: RequestUpload
@@ -189,14 +204,28 @@ operations! {
     "POST /grants/{grant_id}/decision", "Decide on an agent's request for scopes.", body: DecideGrant
         => 200 data<Grant>; NotFound, AlreadyDecided;
     "DELETE /grants/{grant_id}", "Revoke a grant; denies its pending tool calls." => 200 data<Grant>; NotFound;
+    "POST /artifact-requests/{request_id}/claim", "Keep a tool call for the caller's device, before it runs.",
+        optional: ClaimArtifact
+        => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired;
     "POST /artifact-requests/{request_id}/response", "Answer a tool call for the caller's device.", body: RespondArtifact
         => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
+    "GET /approvals", "List the approvals of the caller's conversations, newest first.", query: [ApprovalsQuery, PageQuery]
+        => 200 list<Approval>;
+    "GET /approvals/{approval_id}", "Read an approval." => 200 data<Approval>; NotFound;
+    "POST /approvals/{approval_id}/decision", "Decide on an approval, with a signature.", body: DecideApproval
+        => 200 data<Approval>;
+        NotFound, AlreadyDecided, ApprovalClosed, KeyMismatch, SignatureInvalid, MessageTooLarge;
+    "POST /approvals/{approval_id}/withdraw", "Take an agent's question back."
+        => 200 data<Approval>; NotFound, ApprovalClosed;
 
     "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
     "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 yaml<()>;
     "GET /docs", "Read the OpenAPI document as a page." => 200 html<()>;
     "GET /docs/{asset}", "Read a script or the style of that page, or the document."
         => 200 script<()>, 200 style<()>; NotFound;
+    "GET /app", "Open the web app, where the operator serves it." => 200 html<()>, 304 nothing<()>; NotFound;
+    "GET /app/{asset}", "Read a file beside the web app's page." => 200 bytes<()>, 304 nothing<()>; NotFound;
+    "GET /app/assets/{asset}", "Read a script or a style of the web app." => 200 bytes<()>, 304 nothing<()>; NotFound;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 of<Buckets>;
     "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload
@@ -250,13 +279,21 @@ operations! {
         => 201 data<Grant>, 200 data<Grant>; NotFound, RelationRequired, ScopeNotDeclared;
     "POST /agents/{agent_id}/artifact-requests", "Ask the devices of a user to run a tool.", body: RequestArtifact
         => 201 data<ToolCallState>, 200 data<ToolCallState>;
-        NotFound, RelationRequired, IdempotencyConflict, WebhookPayloadTooLarge;
+        NotFound, RelationRequired, ScopeNotDeclared, IdempotencyConflict, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/conversations/{conversation_id}/approvals", "Ask people to approve or to answer.", body: RequestApproval
+        => 201 data<RequestedApproval>, 200 data<RequestedApproval>;
+        NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, ApprovalLimitExceeded,
+        WebhookPayloadTooLarge;
+    "GET /agents/{agent_id}/approvals", "List the agent's approvals, newest first.", query: [ApprovalsQuery, PageQuery]
+        => 200 list<Approval>;
     "POST /agents/{agent_id}/typing", "Say that the agent writes, or has stopped to.", body: SetTyping
         => 200 data<TypingAnswer>; NotFound, RelationRevoked;
     "GET /agents/{agent_id}/conversations", "List the agent's conversations, latest activity first.", query: [PageQuery]
         => 200 list<Conversation>;
     "GET /agents/{agent_id}/conversations/{conversation_id}/messages", "Read an agent's history of a conversation.", query: [HistoryQuery]
-        => 200 list<Message>; NotFound;
+        => 200 of<HistoryPage>; NotFound;
+    "DELETE /agents/{agent_id}/conversations/{conversation_id}/messages/{message_id}", "Delete a message of the agent's own."
+        => 200 data<MessageDeletion>; NotFound, Forbidden, ApprovalOpen;
     "GET /agents/{agent_id}/messages/poll", "Read the agent's inbox after a cursor, and ack up to it.", query: [PollQuery]
         => 200 of<PollPage>; CursorExpired;
 }

@@ -115,6 +115,94 @@ impl Schemas {
     pub fn into_components(self) -> Map<String, Value> {
         self.0.into_iter().collect()
     }
+
+    /// Likewise, without a combination of schemas: generators of clients leave those out.
+    pub fn into_merged_components(self) -> Map<String, Value> {
+        let merged = self
+            .0
+            .iter()
+            .map(|(name, schema)| (name.clone(), self.merged(name, schema)));
+        merged.collect()
+    }
+
+    /// A schema whose `allOf` is written out as one object, or as a choice of objects with a title each.
+    fn merged(&self, name: &str, schema: &Value) -> Value {
+        let mut choices = Vec::new();
+        for choice in schema["oneOf"].as_array().unwrap_or(&vec![schema.clone()]) {
+            choices.extend(self.alternatives(choice));
+        }
+        let is_combined = |choice: &Value| choice["allOf"].is_array();
+        let has_combined = schema["oneOf"]
+            .as_array()
+            .map(|all| all.iter().any(is_combined));
+        if !has_combined.unwrap_or_else(|| is_combined(schema)) {
+            return schema.clone();
+        }
+        if let [object] = choices.as_slice() {
+            return object.clone();
+        }
+        for choice in &mut choices {
+            choice["title"] = title(choice, name).into();
+        }
+        json!({ "description": schema["description"], "oneOf": choices })
+    }
+
+    /// The objects of which a value of this schema is one.
+    fn alternatives(&self, schema: &Value) -> Vec<Value> {
+        let schema = if schema["$ref"].is_string() {
+            self.resolve(schema)
+        } else {
+            schema
+        };
+        if let Some(choices) = schema["oneOf"].as_array() {
+            return choices
+                .iter()
+                .flat_map(|choice| self.alternatives(choice))
+                .collect();
+        }
+        let Some(parts) = schema["allOf"].as_array() else {
+            return vec![schema.clone()];
+        };
+        let mut objects = vec![json!({ "type": "object", "description": schema["description"] })];
+        for part in parts {
+            let alternatives = self.alternatives(part);
+            objects = objects
+                .iter()
+                .flat_map(|object| alternatives.iter().map(|part| joined(object.clone(), part)))
+                .collect();
+        }
+        objects
+    }
+}
+
+/// The properties of two objects in one.
+fn joined(mut object: Value, part: &Value) -> Value {
+    for (name, property) in part["properties"].as_object().into_iter().flatten() {
+        object["properties"][name] = property.clone();
+    }
+    let required = part["required"].as_array().into_iter().flatten().cloned();
+    let all = object["required"].as_array().into_iter().flatten().cloned();
+    object["required"] = all.chain(required).collect();
+    object
+}
+
+/// The title of a choice: its name of a single value, as in `MessageCreatedEventObject`, and the name of the union.
+fn title(choice: &Value, union: &str) -> String {
+    let properties = choice["properties"].as_object().into_iter().flatten();
+    let only_word = |property: &Value| match property["enum"].as_array()?.as_slice() {
+        [tag] => tag.as_str().map(str::to_owned),
+        _ => None,
+    };
+    let tag = properties
+        .map(|(_, property)| property)
+        .find_map(only_word)
+        .unwrap_or_default();
+    let words = tag.split(|letter: char| !letter.is_ascii_alphanumeric());
+    let pascal = words.map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    });
+    pascal.collect::<String>() + union
 }
 
 fn plain(schema: &RefOr<Schema>) -> Value {

@@ -1,5 +1,7 @@
 //! Authentication of a socket, from the upgrade to `ready`.
 
+use std::time::Instant;
+
 use blindpipe_protocol::frames::Empty;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -9,14 +11,22 @@ use super::{
     close::{Close, SessionEnd},
     frames::{self, Auth, AuthErrorReason, ServerFrame},
     rate::Rate,
+    session::Shared,
     socket::{Incoming, Socket},
 };
 use crate::{
-    auth::{agent::AgentToken, caller::VerifiedCredential, user::UserToken},
+    auth::{
+        agent::{Agent, AgentToken},
+        caller::VerifiedCredential,
+        user::UserToken,
+    },
     cursor::Cursor,
     error::{Code, Error, Result},
-    ids::Principal,
-    inbox::Reader,
+    ids::{ConnectionId, Principal},
+    inbox::{
+        Reader,
+        groups::{self, Member},
+    },
     limits::{
         Limiter,
         address::ClientIp,
@@ -42,6 +52,8 @@ pub struct AuthenticatedClient {
     pub resume: Option<Cursor>,
     /// The lease of the client's connection slot.
     pub lease: Lease,
+    /// The place of a shared socket in its consumer group.
+    pub shared: Option<Box<Shared>>,
 }
 
 /// Waits for the `auth` frame and checks it. A refused client has already been sent the reason. The
@@ -144,12 +156,13 @@ async fn admit(
             agent_id,
             token,
             resume,
+            group,
         } => {
             let claim = gateway.agent_tokens.recognise(&token, ip).await?;
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
-            admit_agent(gateway, claim, resume).await
+            admit_agent(gateway, claim, resume, group).await
         }
         Auth::User {
             access_token,
@@ -173,6 +186,7 @@ async fn admit_agent(
     gateway: &Gateway,
     claim: AgentToken,
     resume: Option<String>,
+    group: Option<String>,
 ) -> Result<AuthenticatedClient, Refusal> {
     let revoked = &gateway.agent_tokens.revoked;
     let agent = claim.verify(&gateway.db, revoked).await?;
@@ -180,14 +194,22 @@ async fn admit_agent(
     let limiter = Limiter::detached(gateway.limits.clone());
     limiter.check(Limit::WsConnect, agent.id).await?;
     let principal = Principal::Agent(agent.id);
+    // A group's position is its own.
+    let resume = cursor(resume)?.filter(|_| group.is_none());
+    let lease = slot(gateway, principal, "").await?;
+    let shared = match group {
+        Some(group) => Some(join(gateway, &agent, group, lease.id).await?),
+        None => None,
+    };
     Ok(AuthenticatedClient {
         principal,
         credential: agent.token.0,
         verified: VerifiedCredential::agent(claim, gateway.db.clone(), revoked.clone()),
         reader: Reader::new(principal, ""),
         expires_at: None,
-        resume: cursor(resume)?,
-        lease: slot(gateway, principal, "").await?,
+        resume,
+        lease,
+        shared,
     })
 }
 
@@ -210,6 +232,7 @@ async fn admit_user(
         verified: VerifiedCredential::user(claim, gateway.db.clone(), revoked.clone()),
         resume: cursor(resume)?,
         lease: slot(gateway, principal, &user.device_id).await?,
+        shared: None,
     })
 }
 
@@ -222,6 +245,30 @@ async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<L
         AuthErrorReason::ConnectionLimit,
         Close::ConnectionLimit,
     ))
+}
+
+/// Takes a place in a consumer group.
+async fn join(
+    gateway: &Gateway,
+    agent: &Agent,
+    group: String,
+    connection: ConnectionId,
+) -> Result<Box<Shared>, Refusal> {
+    let member = Member {
+        agent: agent.id,
+        group,
+        connection,
+        token: agent.token,
+        epoch: gateway.inbox.epoch().await?,
+    };
+    let asked_at = Instant::now();
+    let acked = groups::join(&gateway.db, &member).await?;
+    let acked = acked.ok_or(Refusal::Reason(
+        AuthErrorReason::ConnectionLimit,
+        Close::ConnectionLimit,
+    ))?;
+    let now = gateway.clock.now();
+    Ok(Box::new(Shared::new(member, acked, now, asked_at)))
 }
 
 fn cursor(resume: Option<String>) -> Result<Option<Cursor>, Refusal> {

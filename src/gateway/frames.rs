@@ -3,8 +3,10 @@
 
 pub use blindpipe_protocol::frames::{AuthErrorReason, ServerFrame};
 use blindpipe_protocol::{
+    agents::ConnectionMode,
     frames::{AuthError, FrameError, RenewAuth},
     inbox::AckFrame,
+    stops::{StopTurn, StopTurnFrame},
     text::RequestId,
     typing::{SendTyping, TypingState},
 };
@@ -17,18 +19,23 @@ use crate::{
     features::streams::{StreamCommand, StreamId, StreamTarget},
     http::json,
     ids::{AgentId, ConversationId, MessageId},
-    limits::quotas::HEARTBEAT_INTERVAL,
+    limits::quotas::{HEARTBEAT_INTERVAL, MAX_GROUP_NAME_CHARS},
 };
+
+/// The consumer group of a shared socket that names none.
+const DEFAULT_GROUP: &str = "default";
 
 /// The first frame.
 pub enum Auth {
-    /// `{type:"auth", agent_id, token, resume?}`
+    /// `{type:"auth", agent_id, token, resume?, mode?, group?}`
     Agent {
         /// The agent that the token must belong to.
         agent_id: AgentId,
         token: String,
         /// The cursor after which to read.
         resume: Option<String>,
+        /// The consumer group of a shared socket; none for a socket that gets everything.
+        group: Option<String>,
     },
     /// `{type:"auth", access_token, resume?}`
     User {
@@ -62,7 +69,8 @@ pub enum ClientFrame {
         /// Whether the client types.
         state: TypingState,
     },
-    /// `{type:"stream.begin" | "stream.delta" | "stream.cancel", ref?, stream_id, …}`
+    /// `{type:"stream.begin" | "stream.delta" | "stream.checkpoint" | "stream.status" |
+    /// "stream.keepalive" | "stream.cancel", ref?, stream_id, …}`
     Stream {
         /// An opaque value that a refusal repeats.
         reference: Value,
@@ -82,14 +90,14 @@ pub enum ClientFrame {
         /// The whole frame, read like that of a `message.send`.
         body: String,
     },
-    /// `{type:"stream.sync", ref?, stream_id, from_n}`
+    /// `{type:"stream.sync", ref?, stream_id, from_n?}`
     StreamSync {
         /// An opaque value that a refusal repeats.
         reference: Value,
         /// The stream to replay.
         stream: StreamId,
-        /// The number of the first delta wanted.
-        from: u64,
+        /// The number of the first delta wanted; none for the newest checkpoint and what follows.
+        from: Option<u64>,
     },
     /// `{type:"artifact_request", ref?, request_id, conversation_id, user_id?, tool, scope,
     /// device_id?, payload}`
@@ -108,6 +116,15 @@ pub enum ClientFrame {
         /// The whole frame, read like the body of the route.
         body: String,
     },
+    /// `{type:"turn.stop", ref?, conversation_id, agent_id?, in_reply_to?}`
+    TurnStop {
+        /// An opaque value that the answer repeats.
+        reference: Value,
+        /// The conversation.
+        conversation: ConversationId,
+        /// The agents to stop.
+        asked: StopTurn,
+    },
     /// `{type:"ping"}`
     Ping,
 }
@@ -123,6 +140,8 @@ struct AuthBody {
     token: Option<String>,
     access_token: Option<String>,
     resume: Option<Value>,
+    mode: Option<Value>,
+    group: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -152,6 +171,8 @@ struct StreamBody {
     stream_id: StreamId,
     conversation_id: Option<ConversationId>,
     in_reply_to: Option<MessageId>,
+    #[serde(default)]
+    generation: u32,
     n: Option<u64>,
     data: Option<Box<RawValue>>,
     reason: Option<String>,
@@ -161,8 +182,35 @@ struct StreamBody {
 /// Longest reason of an agent for cancelling a stream.
 const MAX_REASON_CHARS: usize = 200;
 
+/// The largest number of a delta: clients in JavaScript and the scripts in Redis count in doubles.
+const MAX_DELTA_NUMBER: u64 = 1 << 52;
+
+fn number(n: Option<u64>) -> Option<u64> {
+    n.filter(|n| *n <= MAX_DELTA_NUMBER)
+}
+
 fn tag(text: &str) -> Result<String> {
     Ok(json::parse::<Tag>(text.as_bytes())?.r#type)
+}
+
+/// The consumer group of a shared socket; none for a socket that gets everything. The token of a
+/// malformed frame is not looked at.
+fn shared_group(mode: Option<Value>, group: Option<Value>) -> Result<Option<String>> {
+    let mode = mode.map(serde_json::from_value::<ConnectionMode>);
+    let mode = mode
+        .transpose()
+        .map_err(|_| Error::from(Code::ValidationError))?;
+    match (mode.unwrap_or(ConnectionMode::All), group) {
+        (ConnectionMode::All, None) => Ok(None),
+        (ConnectionMode::Shared, None) => Ok(Some(DEFAULT_GROUP.to_owned())),
+        (ConnectionMode::Shared, Some(Value::String(group)))
+            if (1..=MAX_GROUP_NAME_CHARS).contains(&group.chars().count())
+                && !group.chars().any(char::is_control) =>
+        {
+            Ok(Some(group))
+        }
+        _ => Err(Code::ValidationError.into()),
+    }
 }
 
 impl Auth {
@@ -181,6 +229,7 @@ impl Auth {
             // The frame is malformed, and the token is not looked at.
             Some(_) => return Err(Code::ValidationError.into()),
         };
+        let group = shared_group(body.mode.take(), body.group.take())?;
         Ok(match body {
             AuthBody {
                 agent_id: Some(agent_id),
@@ -191,6 +240,7 @@ impl Auth {
                 agent_id,
                 token,
                 resume,
+                group,
             }),
             AuthBody {
                 agent_id: None,
@@ -214,6 +264,7 @@ impl ClientFrame {
             Self::Ping | Self::Ack(_) | Self::Renew(_) => None,
             Self::Send { reference, .. }
             | Self::Typing { reference, .. }
+            | Self::TurnStop { reference, .. }
             | Self::ToolRequest { reference, .. }
             | Self::ToolResponse { reference, .. } => Some((reference, None)),
             Self::Stream {
@@ -260,6 +311,22 @@ impl ClientFrame {
                     body: text,
                 }
             }
+            "turn.stop" => {
+                let StopTurnFrame {
+                    r#ref,
+                    conversation_id,
+                    agent_id,
+                    in_reply_to,
+                } = body(&text)?;
+                ClientFrame::TurnStop {
+                    reference: r#ref,
+                    conversation: conversation_id,
+                    asked: StopTurn {
+                        agent_id,
+                        in_reply_to,
+                    },
+                }
+            }
             "typing" => {
                 let SendTyping {
                     r#ref,
@@ -284,15 +351,24 @@ impl ClientFrame {
         let action = match kind {
             "begin" => {
                 let conversation = body.conversation_id.ok_or_else(fault)?;
-                StreamCommand::Begin(StreamTarget {
+                let target = StreamTarget {
                     conversation,
                     in_reply_to: body.in_reply_to,
-                })
+                };
+                StreamCommand::Begin(target, body.generation)
             }
             "delta" => StreamCommand::Delta {
-                n: body.n.ok_or_else(fault)?,
+                n: number(body.n).ok_or_else(fault)?,
                 data: body.data.ok_or_else(fault)?,
             },
+            "checkpoint" => StreamCommand::Checkpoint {
+                n: number(body.n).ok_or_else(fault)?,
+                data: body.data.ok_or_else(fault)?,
+            },
+            "status" => StreamCommand::Status {
+                data: body.data.ok_or_else(fault)?,
+            },
+            "keepalive" => StreamCommand::KeepAlive,
             "cancel"
                 if body
                     .reason
@@ -314,7 +390,7 @@ impl ClientFrame {
                 });
             }
             "sync" => {
-                let from = body.from_n.ok_or_else(fault)?;
+                let from = body.from_n;
                 return Ok(ClientFrame::StreamSync {
                     reference,
                     stream,

@@ -37,7 +37,8 @@ use crate::{
     delivery::Hub,
     error::{Error, Result},
     features::{
-        agents::ReachabilityTracker, messages::MessageWriter, streams::Streams, typing::Typing,
+        agents::ReachabilityTracker, messages::MessageWriter, stops::Stops, streams::Streams,
+        typing::Typing,
     },
     http::{
         client::{ClientIp, IngressPolicy},
@@ -69,6 +70,7 @@ pub struct Gateway {
     pub work: UnitOfWork,
     pub typing: Typing,
     pub streams: Streams,
+    pub stops: Stops,
     pub limits: Limits,
     /// The byte budget of the node.
     pub buffers: ByteBudget,

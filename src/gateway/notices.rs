@@ -1,5 +1,5 @@
-//! The frames of a socket that nothing stores: `typing`, `stream.begin`, `stream.delta` and
-//! `stream.cancel`. They run in turn beside the session, so a slow Postgres or Redis holds up no
+//! The frames of a socket that no inbox stores: `typing`, and those of streams but `stream.end` and
+//! `stream.sync`. They run in turn beside the session, so a slow Postgres or Redis holds up no
 //! ack, no heartbeat and no event. Sends wait for the notices before them, so a stream's message
 //! follows its deltas.
 
@@ -30,7 +30,7 @@ use crate::{
 pub enum Notice {
     /// `typing`
     Typing(ConversationId, TypingState),
-    /// `stream.begin`, `stream.delta` or `stream.cancel`
+    /// A frame of a stream
     Stream(StreamId, StreamCommand),
 }
 
@@ -161,7 +161,12 @@ impl Notice {
     /// The bytes that it holds while it waits.
     pub fn bytes(&self) -> usize {
         match self {
-            Notice::Stream(_, StreamCommand::Delta { data, .. }) => data.get().len(),
+            Notice::Stream(
+                _,
+                StreamCommand::Delta { data, .. }
+                | StreamCommand::Checkpoint { data, .. }
+                | StreamCommand::Status { data },
+            ) => data.get().len(),
             Notice::Stream(..) | Notice::Typing(..) => 0,
         }
     }
@@ -195,7 +200,7 @@ impl Speaker {
             }
             Notice::Stream(stream, action) => {
                 // The begin of a stream asks Postgres who listens, so it is charged first.
-                if let (StreamCommand::Begin(_), Principal::Agent(agent)) =
+                if let (StreamCommand::Begin(..), Principal::Agent(agent)) =
                     (&action, self.principal)
                 {
                     limiter.check(Limit::StreamBegin, agent).await?;

@@ -1,10 +1,11 @@
-//! The frames of a socket that write: `message.send`, `stream.end`, `artifact_request` and
-//! `artifact_response`. They run in turn, so they keep their order.
+//! The frames of a socket that write: `message.send`, `stream.end`, `artifact_request`,
+//! `artifact_response` and `turn.stop`. They run in turn, so they keep their order.
 
 use std::{collections::VecDeque, pin::Pin};
 
 use blindpipe_protocol::{
     frames::MessageSent,
+    stops::{StopTurn, StoppedTurns, TurnStopped},
     text::RequestId,
     tool_calls::{ArtifactAnswer, ToolCallState},
 };
@@ -24,6 +25,7 @@ use crate::{
     error::{Code, Error, Result},
     features::{
         messages::{Draft, MessageWriter, SendRequest, Sent},
+        stops::{Stopper, Stops},
         streams::{StreamId, StreamKey, Streams, key_of},
         tool_calls::{self, Responder},
     },
@@ -56,6 +58,8 @@ pub enum Outcome {
     Requested(ToolCallState),
     /// The call was answered.
     Responded(ToolCallState),
+    /// Agents were stopped.
+    Stopped(StoppedTurns),
 }
 
 /// The target of a send.
@@ -69,6 +73,8 @@ pub enum Target {
     ToolRequest,
     /// The tool call that the frame answers.
     ToolResponse(RequestId),
+    /// The agents of a conversation.
+    Stop(ConversationId, StopTurn),
 }
 
 impl Target {
@@ -79,6 +85,7 @@ impl Target {
             Target::Stream(..) => "stream.end",
             Target::ToolRequest => "artifact_request",
             Target::ToolResponse(_) => "artifact_response",
+            Target::Stop(..) => "turn.stop",
         }
     }
 }
@@ -154,6 +161,7 @@ impl Sends {
             work: gateway.work.clone(),
             message_writer: gateway.message_writer.clone(),
             streams: gateway.streams.clone(),
+            stops: gateway.stops.clone(),
             sender: client.principal,
             credential: client.credential,
         };
@@ -192,6 +200,7 @@ struct Sending {
     work: UnitOfWork,
     message_writer: MessageWriter,
     streams: Streams,
+    stops: Stops,
     sender: Principal,
     credential: Uuid,
 }
@@ -203,6 +212,10 @@ impl Sending {
             Target::ToolResponse(id) => {
                 let responded = Box::pin(self.respond(id, body)).await;
                 responded.map(Outcome::Responded)
+            }
+            Target::Stop(conversation, asked) => {
+                let stopped = Box::pin(self.stop(*conversation, *asked)).await;
+                stopped.map(Outcome::Stopped)
             }
             Target::Conversation(_) | Target::Stream(..) => {
                 self.send(target, body).await.map(Outcome::Sent)
@@ -241,16 +254,29 @@ impl Sending {
         tool_calls::respond(&self.work, responder, &id.0, &response).await
     }
 
+    async fn stop(&self, conversation: ConversationId, asked: StopTurn) -> Result<StoppedTurns> {
+        let Principal::User(user) = self.sender else {
+            return Err(Code::Forbidden.into());
+        };
+        let limiter = Limiter::detached(self.limits.clone());
+        limiter.check(Limit::TurnStop, user).await?;
+        let by = Stopper {
+            user,
+            session: SessionId(self.credential),
+        };
+        self.stops.stop(by, conversation, asked).await
+    }
+
     async fn send(&self, target: &Target, body: &str) -> Result<Sent> {
         let limiter = Limiter::detached(self.limits.clone());
         let (draft, conversation, stream) = match self.sender {
             Principal::Agent(id) => {
-                let read = async { self.read(target, body, Code::WebhookPayloadTooLarge) };
+                let read = self.read(target, body, Code::WebhookPayloadTooLarge);
                 let limit = Limit::AgentConversationSend;
                 limiter.check_during(limit, id, read).await?
             }
             Principal::User(id) => {
-                let read = async { self.read(target, body, Code::MessageTooLarge) };
+                let read = self.read(target, body, Code::MessageTooLarge);
                 let limit = Limit::UserMessageSend;
                 limiter.check_during(limit, id, read).await?
             }
@@ -271,7 +297,7 @@ impl Sending {
     }
 
     /// Reads the draft, its conversation, and the stream that it ends.
-    fn read(
+    async fn read(
         &self,
         target: &Target,
         body: &str,
@@ -282,9 +308,11 @@ impl Sending {
             Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
             Target::Stream(stream, named) => (key_of(self.sender, stream.clone())?, *named),
             // These are no messages.
-            Target::ToolRequest | Target::ToolResponse(_) => return Err(Code::NotFound.into()),
+            Target::ToolRequest | Target::ToolResponse(_) | Target::Stop(..) => {
+                return Err(Code::NotFound.into());
+            }
         };
-        let home = self.streams.target(&stream);
+        let home = self.streams.target(&stream).await;
         let conversation = home
             .map(|home| home.conversation)
             .or(named)
@@ -333,6 +361,7 @@ pub fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd
         }),
         Outcome::Requested(state) => ServerFrame::ArtifactRequested(call(state)),
         Outcome::Responded(state) => ServerFrame::ArtifactResponded(call(state)),
+        Outcome::Stopped(data) => ServerFrame::TurnStopped(TurnStopped { r#ref, data: *data }),
     };
     socket.feed(&frames::encode(&frame));
     Ok(())

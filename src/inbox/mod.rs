@@ -7,6 +7,7 @@
 //! cursor, which an agent has once and a user once per device.
 
 mod acks;
+pub(crate) mod groups;
 mod store;
 
 use chrono::{DateTime, Utc};
@@ -368,7 +369,7 @@ pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
 }
 
 /// Deletes entries that are older than `days`, and events that no entry refers to any more.
-/// Messages are no events; they stay. Works in small batches, each a transaction. If one half
+/// Messages are no events; they stay. Also deletes unused consumer groups. Works in small batches, each a transaction. If one half
 /// fails, the other still runs.
 pub async fn expire(db: &Db, days: i32) -> Result<()> {
     let entries = async {
@@ -380,5 +381,6 @@ pub async fn expire(db: &Db, days: i32) -> Result<()> {
         Ok(())
     };
     let outcome = entries.await;
-    outcome.and(events.await)
+    let outcome = outcome.and(events.await);
+    outcome.and(groups::expire(db).await)
 }

@@ -36,6 +36,7 @@ catalogue! {
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
+        EndUnreadFiles = ("end_unread_files", 2, 600);
         Announce     = ("announce",      2, 60);
         Upkeep       = ("upkeep",        14, 600);
     }
@@ -61,6 +62,8 @@ catalogue! {
         LogPushes         = ("log_pushes",               60);
         MeasureRetention  = ("measure_retention",        60);
         TellMarks         = ("tell_read_marks",          30);
+        TellEndingKeys    = ("tell_ending_agent_keys", 300);
+        PublishDigest     = ("publish_access_log_digest", 3600);
     }
 }
 
@@ -141,6 +144,11 @@ pub enum Job {
     },
     /// Ends what users had agreed to before something else ended.
     EndConsent(ConsentEnd),
+    /// Ends the files of a conversation that its last user has left.
+    EndUnreadFiles {
+        /// The conversation, which may have users still.
+        conversation: ConversationId,
+    },
     /// Tells everybody the announcements about a principal. It has no unique key: an announcement
     /// that commits while such a job ends must not be left without a job.
     Announce {
@@ -225,6 +233,7 @@ impl Job {
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
             Job::EndConsent(_) => Kind::EndConsent,
+            Job::EndUnreadFiles { .. } => Kind::EndUnreadFiles,
             Job::Announce { .. } => Kind::Announce,
             Job::Upkeep(_) => Kind::Upkeep,
         }

@@ -17,6 +17,7 @@ pub async fn measure(db: &Db) -> Result<()> {
             "-- retention.measure
             select name, coalesce(greatest(extract(epoch from app_now() - nullif(oldest, '-infinity')), 0), 0)::float8 as age
             from (values
+                ('agent_group', (select min(used_at) from agent_group)),
                 ('agent_key', (select valid_until from agent_key where valid_until <= app_now() order by valid_until limit 1)),
                 ('code_guard', (select min(coalesce(failures[array_upper(failures, 1)], '-infinity')) from code_guard)),
                 ('device', (select min(created_at) from device where provisional)),
@@ -26,6 +27,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('idempotency', (select min(created_at) from idempotency)),
                 ('inbox_entry', (select min(created_at) from inbox_entry)),
                 ('job', (select expires_at from job where expires_at <= app_now() order by expires_at limit 1)),
+                ('key_backup_erasure', (select due_at from key_backup_erasure where due_at <= app_now() order by due_at limit 1)),
                 ('login_guard', (select min(last_failure_at) from login_guard)),
                 ('login_notice', (select min(noticed_at) from login_notice)),
                 ('object', (select delete_at from object where delete_at <= app_now() order by delete_at limit 1)),
@@ -38,7 +40,8 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('tool_call', (select min(created_at) from tool_call)),
                 ('tool_consent', (select min(used_at) from tool_consent)),
                 ('upload', (select min(created_at) from upload where state <> 'confirmed')),
-                ('webhook_delivery', oldest_webhook_delivery())
+                ('webhook_delivery', oldest_webhook_delivery()),
+                ('webhook_stop', (select min(wait_until) from webhook_stop))
             ) as measured (name, oldest)",
             &[],
         )

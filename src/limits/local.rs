@@ -51,7 +51,7 @@ impl LocalWindows {
         let mut denied: Option<(usize, Duration)> = None;
         let mut remaining = Vec::with_capacity(rules.len());
         for (n, (rule, budget)) in rules.iter().zip(budgets).enumerate() {
-            let log = logs.entry(rule.log.clone()).or_default();
+            let log = logs.entry(rule.log(&rule.key)).or_default();
             let since = now - budget.window;
             while log.front().is_some_and(|oldest| *oldest <= since) {
                 log.pop_front();
@@ -76,7 +76,7 @@ impl LocalWindows {
                 .zip(&mut remaining)
                 .filter(|(rule, _)| rule.charge)
             {
-                logs.entry(rule.log.clone()).or_default().push_back(now);
+                logs.entry(rule.log(&rule.key)).or_default().push_back(now);
                 *remaining -= 1;
             }
         }
@@ -87,7 +87,10 @@ impl LocalWindows {
     pub fn refund(&self, rules: &[Rule]) {
         let mut windows = self.0.lock();
         for rule in rules.iter().filter(|rule| rule.charge) {
-            windows.logs.get_mut(&rule.log).and_then(Log::pop_back);
+            windows
+                .logs
+                .get_mut(&rule.log(&rule.key))
+                .and_then(Log::pop_back);
         }
     }
 }

@@ -51,12 +51,16 @@ use crate::{
 /// Budgets of an IPv6 address that its /48 has together.
 const CLIENTS_PER_SITE: u32 = 10;
 
+/// The name of an address or e-mail in Redis, which does not show it. All nodes have the same.
+pub type AddressNames = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
 /// The limiter of one node; clones share it.
 #[derive(Clone)]
 pub struct Limits(Arc<Parts>);
 
 struct Parts {
     redis: Redis,
+    names: AddressNames,
     clock: Clock,
     overrides: Overrides,
     windows: Windows,
@@ -71,8 +75,9 @@ struct Parts {
 #[derive(Clone, Debug)]
 pub struct Rule {
     limit: Limit,
-    /// The name of the log that counts it.
-    log: String,
+    key: String,
+    /// The route that has a log of its own; empty for all routes together.
+    route: String,
     charge: bool,
     /// The rule's budget, in budgets of its limit.
     times: u32,
@@ -88,10 +93,16 @@ impl Rule {
     fn charge_on(route: &str, limit: Limit, key: impl Display) -> Self {
         Rule {
             limit,
-            log: keys::window(limit.scope(), route, key),
+            key: key.to_string(),
+            route: route.to_owned(),
             charge: true,
             times: 1,
         }
+    }
+
+    /// The name of the log that counts it, where its key is called `key`.
+    fn log(&self, key: impl Display) -> String {
+        keys::window(self.limit.scope(), &self.route, key)
     }
 
     /// Charges a call on a route, and the network around an IPv6 address with it. A site may have
@@ -151,6 +162,7 @@ impl Limits {
     /// with the last clone.
     pub fn start(
         redis: Redis,
+        names: AddressNames,
         db: Db,
         clock: Clock,
         overrides: Overrides,
@@ -167,6 +179,7 @@ impl Limits {
             refund: Script::new(include_str!("refund.lua")),
             tiers: Tiers::new(db),
             local: LocalWindows::default(),
+            names,
             redis,
             clock,
             overrides,
@@ -244,8 +257,15 @@ impl Limits {
         futures_util::future::join_all(calls).await;
     }
 
+    /// The name of a rule's log in Redis. It shows no address and no e-mail.
     fn name(&self, rule: &Rule) -> String {
-        self.0.redis.key(&rule.log)
+        let log = match rule.limit.per() {
+            Per::Ip | Per::IpAndRoute | Per::Email | Per::Origin => {
+                rule.log((self.0.names)(&rule.key))
+            }
+            _ => rule.log(&rule.key),
+        };
+        self.0.redis.key(&log)
     }
 
     async fn ask_redis(&self, rules: &[Rule]) -> Option<Decision> {

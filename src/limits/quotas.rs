@@ -58,6 +58,8 @@ pub const REFRESH_GRACE: Duration = Duration::from_secs(10);
 pub const MAX_SESSION_DAYS: i32 = 180;
 /// Greatest age of a login for sensitive changes.
 pub const REAUTH_WINDOW: Duration = Duration::from_secs(600);
+/// Greatest age of a session that lets agents in without another proof of identity.
+pub const FRESH_SESSION_AGE: Duration = Duration::from_secs(3600);
 /// Greatest age of a login for replacing a device's public keys.
 pub const REAUTH_WINDOW_FOR_KEYS: Duration = Duration::from_secs(300);
 /// Kept versions of a device's key backup.
@@ -80,6 +82,22 @@ pub const MAX_TRIES_PER_CODE: i32 = 5;
 
 /// Simultaneous connections of one agent over all nodes, sockets and webhook calls together.
 pub const MAX_AGENT_CONNECTIONS: usize = 3;
+/// Consumer groups of one agent.
+pub const MAX_AGENT_GROUPS: i64 = 4;
+/// Characters of a consumer group's name.
+pub const MAX_GROUP_NAME_CHARS: usize = 64;
+/// Days after which a consumer group without a connection is deleted.
+pub const AGENT_GROUP_RETENTION_DAYS: i32 = 7;
+/// Life of a shared socket's place in its group without a renewal.
+pub const GROUP_LEASE: Duration = Duration::from_secs(10);
+/// Interval between two renewals of a shared socket's place.
+pub const GROUP_STEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait of a shared socket's ack for others.
+pub const GROUP_ACK_INTERVAL: Duration = Duration::from_millis(20);
+/// Events that a shared socket may have without an ack.
+pub const MAX_GIVEN_EVENTS: i64 = 1_000;
+/// Events behind a group's durable ack that its sockets may be given.
+pub const MAX_GROUP_WINDOW_EVENTS: i64 = 10_000;
 /// Simultaneous sockets of one user over all nodes.
 pub const MAX_USER_CONNECTIONS: usize = 10;
 /// Sockets of an address on a node that have not authenticated yet.
@@ -125,16 +143,22 @@ pub const TYPING_TTL: Duration = Duration::from_secs(10);
 pub const MAX_DELTA_BYTES: usize = 16 * KB;
 /// Deltas of a stream in any second.
 pub const MAX_STREAM_DELTAS_PER_SECOND: u32 = 20;
-/// Open streams of an agent on a node.
+/// Open streams of an agent.
 pub const MAX_OPEN_STREAMS: usize = 16;
-/// A stream without a delta for this long is cancelled.
+/// A stream without a sign for this long is cancelled.
 pub const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Deltas of a stream that a node keeps for late readers.
+/// Largest `data` of a `stream.checkpoint`.
+pub const MAX_CHECKPOINT_BYTES: usize = 256 * KB;
+/// Time from a checkpoint of a stream to the next one.
+pub const STREAM_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(2);
+/// Largest `data` of a `stream.status`.
+pub const MAX_STREAM_STATUS_BYTES: usize = 2 * KB;
+/// Deltas of a stream that are kept for late readers.
 pub const MAX_STREAM_BACKLOG_DELTAS: usize = 256;
-/// Time that a node keeps a stream's deltas for late readers.
-pub const STREAM_BACKLOG_TTL: Duration = Duration::from_secs(120);
-/// Bytes of deltas that a node keeps, over all streams.
-pub const MAX_STREAM_BACKLOG_BYTES: usize = 64 * MB;
+/// Time that a stream is kept after its last sign. It may begin again meanwhile.
+pub const STREAM_STATE_TTL: Duration = Duration::from_secs(600);
+/// Bytes of an agent's checkpoints, deltas and statuses that are kept, over all its streams.
+pub const MAX_STREAM_STATE_BYTES: usize = 2 * MB;
 
 /// Most answers of agents to each other since a user spoke.
 pub const MAX_HOPS: i16 = 8;
@@ -151,8 +175,17 @@ pub const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 pub const TOOL_CALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time since the last call of medium sensitivity in which the next one needs no prompt.
 pub const SILENT_WINDOW: Duration = Duration::from_secs(86_400);
+/// Time from a prompt to the next one, however many calls of medium sensitivity slide the window.
+pub const MAX_SILENCE: Duration = Duration::from_secs(30 * 86_400);
 /// Days that ended tool calls are kept, as long as the events about them.
 pub const TOOL_CALL_RETENTION_DAYS: i32 = 30;
+
+/// Open approvals of an agent with a user.
+pub const MAX_OPEN_APPROVALS: i64 = 100;
+/// Shortest and longest time to an approval's deadline, in seconds.
+pub const APPROVAL_TTL_SECONDS: std::ops::RangeInclusive<i64> = 60..=30 * 86_400;
+/// Time to an approval's deadline if its agent names none, in seconds.
+pub const DEFAULT_APPROVAL_TTL_SECONDS: i64 = 3 * 86_400;
 
 /// Members of a group, with its agents.
 pub const MAX_GROUP_MEMBERS: usize = 500;
@@ -170,6 +203,10 @@ pub const READ_MARK_GATHERING: Duration = Duration::from_secs(1);
 pub const MAX_RECIPIENTS: usize = 500;
 /// Search tokens of a message.
 pub const MAX_SEARCH_TOKENS: usize = 64;
+/// The messages to which a message may refer.
+pub const MAX_REFS: usize = 8;
+/// The messages of an answer that refer to its page.
+pub const MAX_REFERRING: i64 = 200;
 /// Largest body with the wrapped keys of a large group.
 pub const MAX_ROTATION_BYTES: usize = 2 * MB;
 /// Time that a peer has to rotate the keys after a request.

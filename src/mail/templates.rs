@@ -58,7 +58,9 @@ mails! {
     /// A passkey was added.
     PasskeyAdded = "passkey_added", &[], &["time"];
     /// The password was changed or reset.
-    PasswordChanged = "password_changed", &[], &["time"];
+    PasswordChanged = "password_changed", &[], &["time", "added"];
+    /// A device was revoked.
+    DeviceRevoked = "device_revoked", &[], &["time", "added"];
     /// An agent was made.
     AgentMade = "agent_made", &[], &["time"];
     /// The token of an agent was regenerated.

@@ -203,7 +203,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "streams_open",
         Kind::Gauge,
-        "Streams begun on this node and not over.",
+        "Open streams that this node has published or received.",
     ),
     (
         "inbox_reads_total",

@@ -220,6 +220,13 @@ impl Backend {
         Ok(found.map(|meta| meta.size))
     }
 
+    /// Writes a small text for people, under a name of its own beside the objects. An object of that
+    /// name is replaced.
+    pub(super) async fn put_text(&self, folder: &str, name: &str, text: String) -> Result<()> {
+        let path = self.prefix.clone().join(folder).join(name);
+        within(self.store.put(&path, text.into())).await.map(drop)
+    }
+
     /// Deletes the bytes of a key, with what an interrupted write left. An object that is not there
     /// is deleted.
     pub async fn delete(&self, key: &ObjectKey) -> Result<()> {

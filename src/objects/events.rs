@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 
 use super::{Content, ObjectKey, Objects, registry};
 use crate::{
+    db::Conn,
     error::{Error, Result},
     ids::{AgentId, ConversationId, EventId},
 };
@@ -55,11 +56,11 @@ impl Objects {
         row.map(|row| self.reference(&row)).transpose()
     }
 
-    /// Stores an event's data, once however often it is called, and returns a reference to it.
-    /// Errors: 503 if the store is away.
-    pub async fn store_event(&self, data: EventData) -> Result<ObjectRef> {
+    /// Stores an event's data, once however often it is called, and returns a reference to it; none
+    /// if the event's message has been deleted. Errors: 503 if the store is away.
+    pub async fn store_event(&self, data: EventData) -> Result<Option<ObjectRef>> {
         if let Some(known) = self.event_ref(data.agent, data.event).await? {
-            return Ok(known);
+            return Ok(Some(known));
         }
         let key = self.new_key();
         let lease = registry::WRITE_LEASE;
@@ -67,22 +68,31 @@ impl Objects {
         let mut writer = self.write(&key, data.bytes.len() as u64).await?;
         writer.write(data.bytes.clone()).await?;
         let content = writer.finish().await?;
-        self.record_event(&key, content, &data).await?;
+        if !self.record_event(&key, content, &data).await? {
+            return Ok(None);
+        }
         let stored = self.event_ref(data.agent, data.event).await?;
-        stored.ok_or_else(|| Error::unavailable("the event's data has just ended"))
+        let stored = stored.ok_or_else(|| Error::unavailable("the event's data has just ended"));
+        stored.map(Some)
     }
 
     /// Another worker may have stored the same data meanwhile. Its row stays, and these bytes go.
+    /// False if the event's message was deleted meanwhile; then they go too.
     async fn record_event(
         &self,
         key: &ObjectKey,
         content: Content,
         data: &EventData,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let recording = self.db.run("objects.record_event", async |tx| {
+            let is_deleted = is_deleted(tx, data).await?;
             let life = Some(EVENT_DATA_TTL);
             if !registry::complete(tx, key, content, life).await? {
                 return Err(Error::unavailable("the write took too long"));
+            }
+            if is_deleted {
+                registry::end(tx, key).await?;
+                return Ok(false);
             }
             let recorded = tx
                 .execute(
@@ -95,7 +105,7 @@ impl Objects {
             if recorded == 0 {
                 registry::end(tx, key).await?;
             }
-            Ok(())
+            Ok(true)
         });
         recording.await
     }
@@ -110,6 +120,20 @@ impl Objects {
             sha256: hash_of(row.get("sha256"))?,
         })
     }
+}
+
+/// Whether the message of an event is deleted. If not, its deletion waits for the transaction, and
+/// ends what this one stores.
+async fn is_deleted(tx: &Conn, data: &EventData) -> Result<bool> {
+    let row = tx
+        .query_opt(
+            "-- objects.hold_message
+            select deleted_at is not null as is_deleted from message
+            where conversation_id = $1 and message_id = $2 for share",
+            &[&data.conversation, &data.event],
+        )
+        .await?;
+    Ok(row.is_some_and(|row| row.get("is_deleted")))
 }
 
 /// The hash of a row.

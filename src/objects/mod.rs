@@ -186,6 +186,11 @@ impl Objects {
         Ok(Some(Content { size, sha256 }))
     }
 
+    /// Writes a small text for people into a folder of the store. No key leads to it.
+    pub async fn put_text(&self, folder: &str, name: &str, text: String) -> Result<()> {
+        self.backend.put_text(folder, name, text).await
+    }
+
     /// Deletes the bytes of objects whose end has come, then their rows. True while there may be
     /// more.
     pub async fn sweep(&self, db: &Db) -> Result<bool> {

@@ -135,6 +135,19 @@ pub async fn end(client: &Conn, key: &ObjectKey) -> Result<()> {
     Ok(())
 }
 
+/// Ends the data of an event that workers have stored for webhooks.
+pub async fn end_event(client: &Conn, conversation: ConversationId, event: Uuid) -> Result<()> {
+    client
+        .execute(
+            "-- objects.end_event
+            update object o set delete_at = app_now() from event_object e
+            where e.conversation_id = $1 and e.event_id = $2 and o.object_key = e.object_key and not o.is_ending",
+            &[&conversation, &event],
+        )
+        .await?;
+    Ok(())
+}
+
 /// Ends some objects of a conversation of two whose relation has ended, as their messages end: those
 /// of before a renewed relation, else those that are older than a day. False if none was left.
 ///
@@ -177,18 +190,32 @@ pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<bool> 
     Ok(row.get("any"))
 }
 
-/// Ends the files of a conversation that no user is a member of any more.
-pub async fn end_unread(client: &Conn, conversation: ConversationId) -> Result<()> {
-    client
-        .execute(
+/// Ends some files of a conversation that no user is a member of any more. False if none was left.
+///
+/// What the rows say of them goes at once, so the next batch finds others.
+pub async fn end_unread(db: &Db, conversation: ConversationId) -> Result<bool> {
+    let client = db.write().await?;
+    let row = client
+        .query_one(
             "-- objects.end_unread
-            update object set delete_at = app_now()
-            where object_key in (select object_key from upload where conversation_id = $1) and not is_ending
-                and not exists (select from member where conversation_id = $1 and principal_kind = 'user')",
-            &[&conversation],
+            with files as materialized (
+                select upload_id, object_key from upload
+                where conversation_id = $1 and object_key is not null and state = 'confirmed'
+                    and not exists (select from member where conversation_id = $1 and principal_kind = 'user')
+                order by confirmed_at limit $2
+            ), nameless as (
+                update upload u set object_key = null, filename = '', content_type = '' from files
+                where u.upload_id = files.upload_id
+            ), ended as (
+                update object o set delete_at = app_now() from files
+                where o.object_key = files.object_key
+                    and not o.is_ending and (o.delete_at is null or o.delete_at > app_now())
+            )
+            select exists (select from files) as any",
+            &[&conversation, &BATCH_ROWS],
         )
         .await?;
-    Ok(())
+    Ok(row.get("any"))
 }
 
 /// Deletes some objects whose end has come. True while there may be more. One that the store

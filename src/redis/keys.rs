@@ -3,13 +3,17 @@
 //!
 //! | key | type | life | owner |
 //! |---|---|---|---|
-//! | `win:{<key>}:<scope>:<route>` | moments (µs), eight bytes each | three windows | limits |
+//! | `win:{<key, or MAC of an address>}:<scope>:<route>` | moments (µs), eight bytes each | three windows | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
 //! | `late:<MAC of a refresh token>` | a refresh without an answer | 1 d | auth |
 //! | `gone` | sorted set of tombstones, by time | 1 d | backplane |
 //! | `nodes` | sorted set of live nodes, by last heartbeat | – | redis |
 //! | `at:{<slot>}:<principal>` | sorted set of nodes that serve it, by the end of the lease | 3 min, asserted each minute | backplane |
+//! | `st:{<agent>}` | hash: an agent's streams, within a byte budget | 12 min after the last sign | streams |
+//! | `sn:<stream's name>` | sorted set: agents and conversations with a stream of this name | 12 min, asserted each minute | streams |
+//! | `sc:<conversation>` | sorted set: agents and names of its streams | 12 min, asserted each minute | streams |
+//! | `sd` | sorted set: streams, by the time at which one is looked at | 12 min, asserted each minute | streams |
 //! | `n:<node>` | channel: everything for a node; sharded in a cluster | – | backplane |
 //! | `all` | channel: control messages to every node | – | backplane |
 
@@ -17,7 +21,7 @@ use std::fmt::{Display, Write};
 
 use uuid::Uuid;
 
-use crate::ids::NodeId;
+use crate::ids::{AgentId, NodeId};
 
 /// The log of a rule for a key, or for a key on a route. The hash tag is the key alone, so one
 /// script can decide all rules of a principal in a cluster too. It comes first, because a route has
@@ -85,6 +89,26 @@ pub fn directory_entry(principal: Uuid) -> String {
         directory_slot(principal),
         principal.simple()
     )
+}
+
+/// The streams of an agent.
+pub fn streams(agent: AgentId) -> String {
+    format!("st:{{{}}}", agent.0.simple())
+}
+
+/// The index of streams by name.
+pub fn streams_by_name(name: &str) -> String {
+    format!("sn:{name}")
+}
+
+/// The index of a conversation's streams.
+pub fn streams_of_conversation(conversation: Uuid) -> String {
+    format!("sc:{}", conversation.simple())
+}
+
+/// The index of open streams by the time of their next look.
+pub fn due_streams() -> String {
+    "sd".to_owned()
 }
 
 /// The channel of a node.

@@ -1,8 +1,8 @@
 //! Redis, for contents that may vanish: hints and counters.
 //!
 //! No call waits longer than `REDIS_TIMEOUT_MS`. Five failures in a row open the breaker, and then
-//! a call each second tries again. Callers treat an `Err` as "away" and have a fallback of their
-//! own.
+//! a call each second tries again; heartbeats go out all the same. Callers treat an `Err` as "away"
+//! and have a fallback of their own.
 
 mod inspection;
 pub(crate) mod keys;
@@ -140,7 +140,12 @@ impl Redis {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
         let answer: Vec<String> = self
-            .eval(&self.heartbeat, &[self.key(keys::nodes())], args)
+            .eval_by(
+                Permit::Always,
+                &self.heartbeat,
+                &[self.key(keys::nodes())],
+                args,
+            )
             .await?;
         let [known, at, late, nodes @ ..] = answer.as_slice() else {
             return Err(Away);
@@ -210,12 +215,27 @@ impl Redis {
         A: TryInto<fred::types::Value> + Clone + Send,
         A::Error: Into<fred::error::Error> + Send,
     {
+        self.eval_by(Permit::Breaker, script, keys, args).await
+    }
+
+    async fn eval_by<T, A>(
+        &self,
+        permit: Permit,
+        script: &Script,
+        keys: &[impl AsRef<str>],
+        args: Vec<A>,
+    ) -> Result<T, Away>
+    where
+        T: FromValue + Send,
+        A: TryInto<fred::types::Value> + Clone + Send,
+        A::Error: Into<fred::error::Error> + Send,
+    {
         let keys = || {
             keys.iter()
                 .map(|key| Key::from(key.as_ref()))
                 .collect::<Vec<_>>()
         };
-        self.run(async |client| {
+        self.run_by(permit, async |client| {
             let sha = script.script.sha1().clone();
             let first = client
                 .evalsha::<T, _, _, _>(sha, keys(), args.clone())
@@ -236,7 +256,15 @@ impl Redis {
         &self,
         work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>,
     ) -> Result<T, Away> {
-        if !self.breaker.allow() {
+        self.run_by(Permit::Breaker, work).await
+    }
+
+    async fn run_by<T>(
+        &self,
+        permit: Permit,
+        work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>,
+    ) -> Result<T, Away> {
+        if permit == Permit::Breaker && !self.breaker.allow() {
             metrics::redis_call("refused");
             return Err(Away);
         }
@@ -279,6 +307,16 @@ impl Redis {
             .await
             .ok();
     }
+}
+
+/// The permission that a call needs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Permit {
+    /// The breaker's.
+    Breaker,
+    /// None. Nodes must find out at about the same time that Redis is back, because each asserts
+    /// its slots so that the others see them. Another call must not take the breaker's turn.
+    Always,
 }
 
 /// Bounds what fred leaves unbounded: waits, the queue of a broken connection, a silent peer.

@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result},
     events::Event,
     ids::{ConversationId, EventId},
-    inbox::{self, NewEvent},
+    inbox::{self, AppendedEvent, NewEvent},
     jobs::{
         Job,
         queue::{self, NewJob},
@@ -48,6 +48,8 @@ pub struct Tx {
 /// The effects of a transaction.
 #[derive(Default)]
 struct Effects {
+    /// Events that a statement of the transaction has appended itself.
+    appended: Vec<AppendedEvent>,
     events: Vec<NewEvent>,
     revocations: Vec<Revocation>,
     jobs: Vec<NewJob>,
@@ -111,7 +113,8 @@ impl UnitOfWork {
     async fn commit(&self, Tx { tx, effects, .. }: Tx) -> Result<()> {
         let effects = effects.into_inner();
         queue::enqueue(&tx, &effects.jobs).await?;
-        let appended = inbox::append_all(&tx, &effects.events).await?;
+        let mut appended = effects.appended;
+        appended.extend(inbox::append_all(&tx, &effects.events).await?);
         let guard = self.backplane.guard(&appended);
         tx.commit().await?;
         guard.disarm();
@@ -169,6 +172,12 @@ impl Tx {
         let event = NewEvent::new(id, &event, conversation, recipients)?;
         self.effects.lock().events.push(event);
         Ok(())
+    }
+
+    /// Publishes an event that the transaction has appended to inboxes, once it is committed. It
+    /// comes before those that are emitted.
+    pub fn publish(&self, event: AppendedEvent) {
+        self.effects.lock().appended.push(event);
     }
 
     /// Records an event that has no recipients yet. A later transaction emits it.

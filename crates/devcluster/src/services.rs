@@ -34,7 +34,7 @@ use crate::{
     toolset::Tools,
 };
 pub use crate::{
-    postgres::{Durability, PostgresServer, SERVING_ROLE},
+    postgres::{Durability, ERASING_ROLE, PostgresServer, SERVING_ROLE},
     process::send_signal,
     redis::{RedisCluster, RedisSentinels, RedisServer},
 };

@@ -28,6 +28,8 @@ words! {
         Object = "object",
         /// The result of a tool call, by a repeated request.
         ToolCall = "tool_call",
+        /// People's decisions on the agent's approvals.
+        Approval = "approval",
     }
 }
 
@@ -44,7 +46,7 @@ pub struct Access {
     pub conversation_id: Option<ConversationId>,
     /// The kind of data.
     pub kind: AccessKind,
-    /// The number of messages, events, keys or files.
+    /// The number of messages, events, keys, files or approvals.
     pub items: i64,
     /// The first of them: a message's number in the conversation for `history`, an event's number
     /// in the agent's inbox for `poll` and `push`; otherwise null.
@@ -55,7 +57,11 @@ pub struct Access {
     pub to_seq: Option<i64>,
     /// The time of the read; for `push`, of the ack.
     pub at: Timestamp,
-    /// The row's number in its chain, which is the user's or the group's.
+    /// The same time in microseconds since 1970, as the hash covers it.
+    pub at_us: i64,
+    /// The user or the group whose chain it is, as a UUID.
+    pub subject_id: String,
+    /// The row's number in that chain.
     pub seq: i64,
     /// The row's hash in hex: SHA-256 of the previous hash and the row.
     pub hash: String,

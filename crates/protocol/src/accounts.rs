@@ -30,6 +30,7 @@ pub struct SendCode {
     /// The purpose of the code.
     pub scene: Scene,
     /// The token of a solved Turnstile challenge.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Secret,
 }
 
@@ -51,12 +52,14 @@ pub struct Register {
     /// The code that was mailed for the scene `register`.
     pub code: MailedCode,
     /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 8, max_length = 1024))]
     pub account_password: Secret,
     /// The user's display name.
     pub display_name: DisplayName,
     /// The language of the user's device.
     pub device_locale: Locale,
     /// The token of a solved Turnstile challenge.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Secret,
     /// The id of the device that signs in, which must outlive a reinstallation of the program. If
     /// omitted, the server chooses an id.
@@ -80,6 +83,7 @@ pub struct Login {
     /// The account's password, 1 to 1,024 bytes.
     pub account_password: Secret,
     /// The token of a solved Turnstile challenge.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Secret,
     /// The id of the device that signs in, which must outlive a reinstallation of the program. If
     /// omitted, the server chooses an id.
@@ -104,6 +108,7 @@ pub struct LoginCode {
     pub code: MailedCode,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Option<Secret>,
     /// The id of the device that signs in, which must outlive a reinstallation of the program. If
     /// omitted, the server chooses an id.
@@ -127,9 +132,11 @@ pub struct ResetPassword {
     /// The code that was mailed for the scene `reset`.
     pub code: MailedCode,
     /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 8, max_length = 1024))]
     pub new_account_password: Secret,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Option<Secret>,
 }
 
@@ -220,6 +227,7 @@ pub struct ChangePassword {
     /// The current password, 1 to 1,024 bytes.
     pub current_password: Secret,
     /// At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+    #[cfg_attr(feature = "schema", schema(value_type = String, format = Password, min_length = 8, max_length = 1024))]
     pub new_account_password: Secret,
 }
 
@@ -271,5 +279,6 @@ pub struct ConfirmEmail {
     pub code: MailedCode,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Option<Secret>,
 }

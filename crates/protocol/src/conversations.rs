@@ -83,6 +83,7 @@ pub struct OpenGroup {
     pub title: Option<Title>,
     /// The other members; with the caller at most 500.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 499))]
     pub member_ids: Vec<UserId>,
     /// The payloads that the group accepts.
     #[serde(default)]

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::UserId, time::Timestamp};
+use crate::{
+    ids::{SessionId, UserId},
+    time::Timestamp,
+};
 
 /// A device as its owner sees it: an item of `GET /users/me/devices`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +29,9 @@ pub struct Device {
     pub has_keys: bool,
     /// Whether it has a socket on any node.
     pub online: bool,
+    /// Its newest session, which may have ended; null if it is forgotten.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub session_id: Option<SessionId>,
 }
 
 /// The answer to `DELETE /users/me/devices/{device_id}`.
@@ -36,6 +42,9 @@ pub struct RevokedDevice {
     pub device_id: String,
     /// The time of the revocation.
     pub revoked_at: Timestamp,
+    /// Its newest session, whose changes the user can undo; null if it is forgotten.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub session_id: Option<SessionId>,
     /// The user's passkeys, which a thief may have added to.
     pub passkeys: i64,
     /// The user's agents, which a thief may have added to.

@@ -11,6 +11,7 @@ catalogue! {
         ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
         CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
         ChallengeExpired      = (400, "CHALLENGE_EXPIRED",      "The challenge is unknown, used or expired; begin again.");
+        SignatureInvalid      = (400, "SIGNATURE_INVALID",      "The signature does not hold for this decision.");
         SearchContentEncrypted = (400, "SEARCH_CONTENT_ENCRYPTED", "Messages are encrypted; search them by tokens.");
         Unauthorized          = (401, "UNAUTHORIZED",           "The access token is missing, invalid or expired.");
         TokenExpired          = (401, "TOKEN_EXPIRED",          "The refresh token is expired or revoked; log in again.");
@@ -24,6 +25,7 @@ catalogue! {
         ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
         AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
         StorageLimitExceeded  = (403, "STORAGE_LIMIT_EXCEEDED", "The account has no room for this file; delete others first.");
+        ApprovalLimitExceeded = (403, "APPROVAL_LIMIT_EXCEEDED", "The agent has too many open approvals with this user.");
         NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
         NotConversationMemberUpload = (403, "NOT_CONVERSATION_MEMBER_UPLOAD", "The uploader is not a member of the conversation.");
         RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
@@ -41,6 +43,9 @@ catalogue! {
         AgentKeysMismatch     = (409, "AGENT_KEYS_MISMATCH",    "The private key held does not match the registered public key.");
         IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for something else before.");
         AlreadyDecided        = (409, "ALREADY_DECIDED",        "This was decided before.");
+        ApprovalClosed        = (409, "APPROVAL_CLOSED",        "The approval is no longer open.");
+        ApprovalOpen          = (409, "APPROVAL_OPEN",          "The message belongs to an approval that is still open.");
+        KeyMismatch           = (409, "KEY_MISMATCH",           "The key is no current key of the caller.");
         ToolCallExpired       = (409, "TOOL_CALL_EXPIRED",      "The tool call has ended without an answer.");
         CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
         UploadIncomplete      = (409, "UPLOAD_INCOMPLETE",      "The bytes of this upload have not arrived.");
@@ -173,6 +178,8 @@ impl ErrorBody {
 /// - `CURSOR_EXPIRED`: `oldest` and `head`.
 /// - `SCOPE_NOT_DECLARED`: `scopes`, the undeclared ones.
 /// - `ALREADY_DECIDED`: `status`, the present one.
+/// - `APPROVAL_CLOSED`: `state`, and `reason` if it has one.
+/// - `APPROVAL_LIMIT_EXCEEDED`: `limit` and `user_ids`, those with whom it is reached.
 /// - `TOOL_CALL_EXPIRED`: `reason`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
-    agents::{AgentKeyRegistration, AgentStateChange, ManifestUpdate, TokenRegeneration},
+    agents::{
+        AgentKeyEnding, AgentKeyRegistration, AgentStateChange, ManifestUpdate, TokenRegeneration,
+    },
+    approvals::Approval,
     conversations::{Conversation, ReadReceipt},
     cursor::Cursor,
     devices::DeviceKeyChange,
@@ -13,9 +16,10 @@ use crate::{
     groups::MemberChange,
     ids::{ConversationId, EventId},
     keys::BackupAccess,
-    messages::Message,
+    messages::{Message, MessageDeletion},
     raw::RawJson,
     relations::Relation,
+    stops::TurnStop,
     time::Timestamp,
     tool_calls::{ToolCall, ToolCallOutcome},
 };
@@ -64,6 +68,7 @@ macro_rules! events {
 
 events! {
     MessageCreated(Message)                    = ("message.created",         "all members but the agent that sent it");
+    MessageDeleted(MessageDeletion)            = ("message.deleted",         "all members that could see the message");
     MessageRead(ReadReceipt)                   = ("message.read",            "members who are users");
     ConversationCreated(Box<Conversation>)     = ("conversation.created",    "all members");
     ConversationUpdated(Box<Conversation>)     = ("conversation.updated",    "all members");
@@ -83,6 +88,11 @@ events! {
     GrantRevoked(Grant)                        = ("grant.revoked",           "the user and the agent");
     ArtifactRequest(Box<ToolCall>)             = ("artifact_request",        "the user who is asked");
     ArtifactResponse(Box<ToolCallOutcome>)     = ("artifact_response",       "the agent and the user who was asked");
+    ApprovalRequested(Box<Approval>)           = ("approval.requested",      "the users who are asked");
+    ApprovalDecided(Box<Approval>)             = ("approval.decided",        "the agent and all members who are users");
+    ApprovalClosed(Box<Approval>)              = ("approval.closed",         "the agent and all members who are users");
+    TurnStop(TurnStop)                         = ("turn.stop",               "the agents that are stopped");
+    AgentKeyEnding(AgentKeyEnding)             = ("agent.key_ending",        "the agent and the owner");
     AgentStateChanged(AgentStateChange)        = ("agent.state_changed",     "the owner");
     AgentTokenRegenerated(TokenRegeneration)   = ("agent.token_regenerated", "the owner");
     AgentManifestUpdated(ManifestUpdate)       = ("agent.manifest_updated",  "the owner and related users");

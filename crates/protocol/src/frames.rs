@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
 
 use crate::{
+    agents::ConnectionMode,
     cursor::Cursor,
     errors::ErrorBody,
     events::EventObject,
@@ -13,9 +14,11 @@ use crate::{
     raw::RawJson,
     revocation::RevocationReason,
     search::SearchToken,
+    stops::{StopTurnFrame, TurnStopped},
     streams::{
-        BeginStream, CancelStream, EndStream, SendDelta, StreamBegin, StreamCancel, StreamDelta,
-        StreamEnd, SyncStream,
+        BeginStream, CancelStream, EndStream, KeepStreamAlive, SendCheckpoint, SendDelta,
+        SendStatus, StreamBegin, StreamCancel, StreamCheckpoint, StreamDelta, StreamEnd,
+        StreamStatus, SyncStream,
     },
     text::{Secret, StreamId},
     time::Timestamp,
@@ -89,11 +92,17 @@ frames! {
         StreamBegin(BeginStream) = "stream.begin",
         /// The next piece of a stream.
         StreamDelta(SendDelta) = "stream.delta",
+        /// The whole text of a stream so far, for listeners that come late.
+        StreamCheckpoint(SendCheckpoint) = "stream.checkpoint",
+        /// The agent's activity meanwhile.
+        StreamStatus(SendStatus) = "stream.status",
+        /// Keeps a silent stream open.
+        StreamKeepalive(KeepStreamAlive) = "stream.keepalive",
         /// Ends a stream with its message; answered as `message.send` is.
         StreamEnd(EndStream) = "stream.end",
         /// Ends a stream without a message.
         StreamCancel(CancelStream) = "stream.cancel",
-        /// Asks for deltas again.
+        /// Asks for a stream so far, or for deltas again.
         StreamSync(SyncStream) = "stream.sync",
         /// Asks the devices of a user to run a tool; agents only. Answered with
         /// `artifact.requested` or `error`.
@@ -101,6 +110,8 @@ frames! {
         /// Answers a tool call for this device; users only. Answered with `artifact.responded` or
         /// `error`.
         ArtifactResponse(ArtifactResponseFrame) = "artifact_response",
+        /// Stops agents in a conversation; users only. Answered with `turn.stopped` or `error`.
+        TurnStop(StopTurnFrame) = "turn.stop",
         /// Asks for a `pong`.
         Ping(Empty) = "ping",
     }
@@ -127,6 +138,8 @@ frames! {
         ArtifactRequested(ArtifactAnswer) = "artifact.requested",
         /// A tool call was answered.
         ArtifactResponded(ArtifactAnswer) = "artifact.responded",
+        /// Agents were told to stop.
+        TurnStopped(TurnStopped) = "turn.stopped",
         /// A frame was refused.
         Error(FrameError) = "error",
         /// The socket continues with the fresh token.
@@ -145,6 +158,10 @@ frames! {
         StreamBegin(StreamBegin) = "stream.begin",
         /// The next piece of a stream.
         StreamDelta(StreamDelta) = "stream.delta",
+        /// The text of a stream so far, in the answer to `stream.sync`.
+        StreamCheckpoint(StreamCheckpoint) = "stream.checkpoint",
+        /// The agent's activity meanwhile.
+        StreamStatus(StreamStatus) = "stream.status",
         /// A stream has become a message.
         StreamEnd(StreamEnd) = "stream.end",
         /// A stream has ended without a message.
@@ -174,6 +191,12 @@ pub struct AgentAuth {
     /// The cursor of the last processed event. If omitted, reading starts after the last ack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Cursor>,
+    /// Whether the connection gets everything or a share; `all` if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ConnectionMode>,
+    /// The consumer group of a shared connection, 1 to 64 characters; `default` if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// `auth` of a user.
@@ -222,6 +245,9 @@ pub struct SendMessageFrame {
     /// Keyed hashes by which the members' clients find the message, at most 64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search_tokens: Option<Vec<SearchToken>>,
+    /// The messages of the conversation that this one concerns, at most 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs: Option<Vec<MessageId>>,
 }
 
 words! {
@@ -372,8 +398,14 @@ mod tests {
             r#"{"type":"typing","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","state":"started"}"#,
             r#"{"type":"stream.delta","stream_id":"s","n":0,"data":"x"}"#,
             r#"{"type":"stream.sync","ref":"r","stream_id":"s","from_n":4}"#,
+            r#"{"type":"stream.sync","stream_id":"s"}"#,
+            r#"{"type":"stream.begin","stream_id":"s","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","generation":1}"#,
+            r#"{"type":"stream.checkpoint","stream_id":"s","n":31,"data":"x"}"#,
+            r#"{"type":"stream.status","stream_id":"s","data":"x"}"#,
+            r#"{"type":"stream.keepalive","stream_id":"s"}"#,
             r#"{"type":"artifact_request","request_id":"r1","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","tool":"t","scope":"s","payload":{ "n":1.0 }}"#,
             r#"{"type":"artifact_response","ref":1,"request_id":"r1","status":"executed","payload":{}}"#,
+            r#"{"type":"turn.stop","ref":1,"conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
             r#"{"type":"ping"}"#,
         ] {
             round_trip::<ClientFrame>(text);
@@ -387,6 +419,7 @@ mod tests {
             r#"{"type":"auth.error","reason":"invalid_token"}"#,
             r#"{"type":"caught_up","cursor":"10000-3"}"#,
             r#"{"type":"error","ref":null,"error":{"code":"NOT_FOUND","message":"m","i18n_key":"errors.not_found","params":{"retryable":false}}}"#,
+            r#"{"type":"turn.stopped","ref":1,"data":{"stopped":2}}"#,
             r#"{"type":"session.invalidated","reason":"logout","at":"2026-03-01T12:00:00.000Z"}"#,
             r#"{"type":"stream.cancel","stream_id":"s","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","reason":"idle","sender":{"type":"agent","id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e"}}"#,
         ] {

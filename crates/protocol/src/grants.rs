@@ -46,6 +46,7 @@ pub struct RequestGrant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<UserId>,
     /// 1 to 16 scopes of the agent's manifest.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 16))]
     pub scopes: Vec<Scope>,
     /// The reason that the user reads.
     #[serde(default, skip_serializing_if = "Option::is_none")]

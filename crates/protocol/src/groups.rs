@@ -56,6 +56,7 @@ words! {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AddMembers {
     /// The users to add, 1 to 100.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
     pub user_ids: Vec<UserId>,
 }
 

@@ -8,7 +8,8 @@
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
 //!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
-//!   [`tool_calls`], [`access_log`], [`files`], [`shares`], [`inbox`], [`service`], [`webhooks`];
+//!   [`tool_calls`], [`approvals`], [`access_log`], [`files`], [`shares`], [`sessions`], [`inbox`],
+//!   [`service`], [`webhooks`];
 //!   [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
@@ -23,6 +24,7 @@ mod macros;
 pub mod access_log;
 pub mod accounts;
 pub mod agents;
+pub mod approvals;
 pub mod blocks;
 pub mod close;
 pub mod conversations;
@@ -47,7 +49,9 @@ pub mod relations;
 pub mod revocation;
 pub mod search;
 pub mod service;
+pub mod sessions;
 pub mod shares;
+pub mod stops;
 pub mod streams;
 pub mod text;
 pub mod time;

@@ -41,6 +41,10 @@ pub struct SendMessage {
     /// payload they are part of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search_tokens: Option<Vec<SearchToken>>,
+    /// The messages of the conversation that this one concerns, at most 8. The server gives them no
+    /// meaning. Beside a bare payload they are part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs: Option<Vec<MessageId>>,
 }
 
 impl SendMessage {
@@ -54,6 +58,7 @@ impl SendMessage {
             in_reply_to: None,
             recipients: None,
             search_tokens: None,
+            refs: None,
         }
     }
 }
@@ -113,12 +118,18 @@ pub struct Message {
     pub seq: i64,
     /// The sender.
     pub sender: Sender,
-    /// An object with a string `type`, as received; null once it is purged.
+    /// An object with a string `type`, as received; null once it is purged or deleted.
     #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Object>))]
     pub payload: Option<RawJson>,
     /// Whether the payload was purged; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purged: bool,
+    /// The time of its deletion; absent if it was not deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+    /// The principal that deleted it; absent if it was not deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_by: Option<Principal>,
     /// The members that the sender named; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
@@ -128,10 +139,54 @@ pub struct Message {
     /// The message that this one answers; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
+    /// The messages of the conversation that it concerns; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs: Option<Vec<MessageId>>,
     /// The number of agents' answers to each other since a user spoke, at most 8.
     pub hop: i16,
     /// The time at which it was stored.
     pub created_at: Timestamp,
+}
+
+/// The deletion of a message: the answer to it, and the data of `message.deleted`. The message keeps
+/// its number and loses its payload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MessageDeletion {
+    /// The message.
+    pub message_id: MessageId,
+    /// The conversation of the message.
+    pub conversation_id: ConversationId,
+    /// The principal that deleted it.
+    pub by: Principal,
+    /// The time of the deletion.
+    pub at: Timestamp,
+}
+
+words! {
+    /// What a history adds to its page.
+    pub enum HistoryInclude {
+        /// The messages that refer to one of the page.
+        Refs = "refs",
+    }
+}
+
+/// A page of a history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct HistoryPage {
+    /// The messages, in the order that the query asks for.
+    pub data: Vec<Message>,
+    /// The cursor of the next page; null if there is none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub next_cursor: Option<MessageId>,
+    /// With `include=refs`: the messages that the reader can see and that refer to one of the page,
+    /// by rising `seq`, the newest 200.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs: Option<Vec<Message>>,
+    /// With `include=refs`: whether there are more of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs_truncated: Option<bool>,
 }
 
 words! {
@@ -160,4 +215,7 @@ pub struct HistoryQuery {
     /// The direction of the walk.
     #[serde(default)]
     pub direction: Direction,
+    /// `refs` adds the messages that refer to one of the page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub include: Option<HistoryInclude>,
 }

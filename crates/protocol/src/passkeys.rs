@@ -17,6 +17,7 @@ use crate::{
 pub struct BeginPasskeyLogin {
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Option<Secret>,
 }
 
@@ -55,6 +56,7 @@ pub struct CompletePasskeyLogin {
     pub platform: Option<Platform>,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, format = Password, min_length = 1, max_length = 2048))]
     pub turnstile_token: Option<Secret>,
 }
 

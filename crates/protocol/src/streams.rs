@@ -6,10 +6,11 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    ids::{ConversationId, MessageId, Principal},
+    ids::{AgentId, ConversationId, MessageId, Principal},
     messages::Sender,
     raw::RawJson,
     text::StreamId,
+    time::Timestamp,
 };
 
 /// `stream.begin` of an agent: announces a stream in a conversation.
@@ -26,6 +27,14 @@ pub struct BeginStream {
     /// The message that the stream's final message answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
+    /// 0 for a new stream. A client that has lost its node begins again with one more, within 10
+    /// minutes of the last sign.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u32,
+}
+
+fn is_zero(generation: &u32) -> bool {
+    *generation == 0
 }
 
 /// `stream.delta` of an agent: the next piece.
@@ -41,6 +50,45 @@ pub struct SendDelta {
     pub n: u64,
     /// Any JSON of at most 16 KB, usually ciphertext in a string.
     pub data: RawJson,
+}
+
+/// `stream.checkpoint` of an agent: the whole text so far. Listeners get it when they ask.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SendCheckpoint {
+    /// A reference that a refusal repeats.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub r#ref: Value,
+    /// The stream.
+    pub stream_id: StreamId,
+    /// The number of the last delta that the text contains.
+    pub n: u64,
+    /// Any JSON of at most 256 KB, usually ciphertext in a string.
+    pub data: RawJson,
+}
+
+/// `stream.status` of an agent: what it does meanwhile, such as a search.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SendStatus {
+    /// A reference that a refusal repeats.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub r#ref: Value,
+    /// The stream.
+    pub stream_id: StreamId,
+    /// Any JSON of at most 2 KB, usually ciphertext in a string.
+    pub data: RawJson,
+}
+
+/// `stream.keepalive` of an agent: the stream goes on although nothing is said.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeepStreamAlive {
+    /// A reference that a refusal repeats.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub r#ref: Value,
+    /// The stream.
+    pub stream_id: StreamId,
 }
 
 /// `stream.cancel` of an agent: ends a stream without a message.
@@ -67,7 +115,7 @@ pub struct EndStream {
     pub r#ref: Value,
     /// The stream.
     pub stream_id: StreamId,
-    /// The target conversation, if the node no longer knows the stream.
+    /// The target conversation, if the server no longer knows the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
     /// An object with a string `type`, at most 1 MB.
@@ -84,6 +132,9 @@ pub struct EndStream {
     /// The members that the message names, 1 to 500.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
+    /// The messages of the conversation that this one concerns, at most 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refs: Option<Vec<MessageId>>,
 }
 
 /// `stream.sync` of a client: asks for the deltas of a stream again.
@@ -95,8 +146,10 @@ pub struct SyncStream {
     pub r#ref: Value,
     /// The stream.
     pub stream_id: StreamId,
-    /// The number of the first wanted delta.
-    pub from_n: u64,
+    /// The number of the first wanted delta. If omitted, the newest checkpoint comes first, and the
+    /// deltas after it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_n: Option<u64>,
 }
 
 /// `stream.begin` of the server: an agent has begun a stream.
@@ -110,6 +163,10 @@ pub struct StreamBegin {
     /// The message that the stream's final message answers; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
+    /// How often the stream has begun again. A listener of an earlier generation asks for the
+    /// stream again, with `stream.sync` without `from_n`.
+    #[serde(default)]
+    pub generation: u32,
     /// The agent.
     pub sender: Sender,
 }
@@ -125,6 +182,36 @@ pub struct StreamDelta {
     /// The number of the delta.
     pub n: u64,
     /// The delta as the agent sent it.
+    pub data: RawJson,
+    /// The agent.
+    pub sender: Sender,
+}
+
+/// `stream.checkpoint` of the server, in the answer to a `stream.sync`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StreamCheckpoint {
+    /// The stream.
+    pub stream_id: StreamId,
+    /// The conversation of the stream.
+    pub conversation_id: ConversationId,
+    /// The number of the last delta that the text contains.
+    pub n: u64,
+    /// The text as the agent sent it.
+    pub data: RawJson,
+    /// The agent.
+    pub sender: Sender,
+}
+
+/// `stream.status` of the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StreamStatus {
+    /// The stream.
+    pub stream_id: StreamId,
+    /// The conversation of the stream.
+    pub conversation_id: ConversationId,
+    /// The status as the agent sent it. The next delta ends it.
     pub data: RawJson,
     /// The agent.
     pub sender: Sender,
@@ -152,9 +239,28 @@ pub struct StreamCancel {
     pub stream_id: StreamId,
     /// The conversation of the stream.
     pub conversation_id: ConversationId,
-    /// The agent's reason, or `idle` or `not_member`; absent if none.
+    /// The agent's reason, or `idle`, `not_member` or `user_stopped`; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The agent.
     pub sender: Sender,
+}
+
+/// A stream that goes on, as `GET /conversations/{conversation_id}/streams` lists it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LiveStream {
+    /// The stream, for `stream.sync`.
+    pub stream_id: StreamId,
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The message that the stream's final message answers; absent if none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_reply_to: Option<MessageId>,
+    /// How often the stream has begun again.
+    pub generation: u32,
+    /// The number of the next delta: 0 before the first.
+    pub n: u64,
+    /// When the stream began for the first time.
+    pub started_at: Timestamp,
 }

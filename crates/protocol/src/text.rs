@@ -279,8 +279,34 @@ impl<'de> Deserialize<'de> for Key32 {
 
 string_schema!(Key32, "Base64 of exactly 32 bytes.", |object| object
     .content_encoding("base64")
-    .min_length(Some(44))
-    .max_length(Some(44)));
+    .pattern(Some("^[A-Za-z0-9+/]{43}=$")));
+
+/// An Ed25519 signature: base64 of exactly 64 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature(pub [u8; 64]);
+
+impl Serialize for Signature {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Signature {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = BASE64
+            .decode(String::deserialize(from)?)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(Signature)
+            .ok_or_else(|| D::Error::custom("signature|must be base64 of 64 bytes"))
+    }
+}
+
+string_schema!(Signature, "Base64 of exactly 64 bytes.", |object| object
+    .content_encoding("base64")
+    .min_length(Some(88))
+    .max_length(Some(88)));
 
 /// Ciphertext or a key: base64 of 1 to 8,192 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,7 +332,8 @@ impl<'de> Deserialize<'de> for Blob {
 }
 
 string_schema!(Blob, "Base64 of 1 to 8,192 bytes.", |object| object
-    .content_encoding("base64"));
+    .content_encoding("base64")
+    .pattern(Some("^[A-Za-z0-9+/]{2,}={0,2}$")));
 
 macro_rules! unprinted {
     ($(#[doc = $doc:literal] $name:ident;)+) => {$(

@@ -1,6 +1,6 @@
 //! Tool calls, an agent's requests to the devices of a user:
-//! `/agents/{agent_id}/artifact-requests`, `/artifact-requests/{request_id}/response`, and the
-//! frames of the same names.
+//! `/agents/{agent_id}/artifact-requests`, `/artifact-requests/{request_id}/claim`,
+//! `/artifact-requests/{request_id}/response`, and the frames of the same names.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,10 +103,22 @@ body_and_frame! {
     }
 }
 
+/// The body of `POST /artifact-requests/{request_id}/claim`, which may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ClaimArtifact {
+    /// The agent that asks. Required where calls of several agents have this `request_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
+}
+
 /// The body of `POST /artifact-requests/{request_id}/response`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RespondArtifact {
+    /// The agent that asks. Required where calls of several agents have this `request_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
     /// The outcome.
     pub status: AnswerStatus,
     /// The reason; `user_denied` if omitted with `denied`.
@@ -229,6 +241,9 @@ pub struct ArtifactResponseFrame {
     pub r#ref: Value,
     /// The call.
     pub request_id: RequestId,
+    /// The agent that asks. Required where calls of several agents have this `request_id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<AgentId>,
     /// The outcome.
     pub status: AnswerStatus,
     /// The reason; `user_denied` if omitted with `denied`.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     files::ObjectRef,
     ids::{AgentId, DeliveryId, EventId, MessageId},
-    raw::RawJson,
+    messages::SendMessage,
     text::Secret,
     time::Timestamp,
 };
@@ -42,6 +42,7 @@ words! {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PutWebhook {
     /// The address: https, and public.
+    #[cfg_attr(feature = "schema", schema(pattern = "^https?://[^/]+"))]
     pub url: String,
     /// The secret; generated if omitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -276,19 +277,9 @@ pub struct WebhookTest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WebhookReplies {
-    /// Messages of the agent to the event's conversation, at most 3.
-    pub messages: Vec<WebhookReply>,
-}
-
-/// A message in a receiver's answer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct WebhookReply {
-    /// A JSON object with a string `type`.
-    pub payload: RawJson,
-    /// The message's own id; derived from the delivery if omitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_message_id: Option<MessageId>,
+    /// Messages of the agent to the event's conversation, at most 3; `conversation_id` is ignored. The id of a message without
+    /// one is derived from the delivery.
+    pub messages: Vec<SendMessage>,
 }
 
 #[cfg(test)]

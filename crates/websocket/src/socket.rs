@@ -77,11 +77,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     /// Reads the next message or a part of it. It queues the answers to pings and to a close.
     ///
     /// The queue is written first, because a pong must leave as soon as possible. A client that
-    /// does not take it may still send.
+    /// does not take it may still send. After a failed write, what has come is read before the end.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Read, Fault>> {
-        if !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_))) {
-            return Poll::Ready(Ok(Read::End));
+        let is_broken =
+            !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_)));
+        match self.poll_incoming(cx) {
+            Poll::Pending if is_broken => Poll::Ready(Ok(Read::End)),
+            read => read,
         }
+    }
+
+    fn poll_incoming(&mut self, cx: &mut Context<'_>) -> Poll<Result<Read, Fault>> {
         if !self.rest.is_empty() {
             let rest = std::mem::take(&mut self.rest);
             let mut bytes = &rest[..];
@@ -174,5 +180,63 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.stream.shutdown().await.ok();
         let mut rest = [0; 1024];
         while self.stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    /// A connection that takes nothing, and from which some bytes have come.
+    struct Broken(&'static [u8]);
+
+    impl AsyncRead for Broken {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if self.0.is_empty() {
+                return Poll::Pending;
+            }
+            buffer.put_slice(std::mem::take(&mut self.0));
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Broken {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_failed_write_is_read_before_the_end() {
+        let two_texts = b"\x81\x82\0\0\0\0hi\x81\x83\0\0\0\0you";
+        let mut socket = Socket::new(Broken(two_texts), 100);
+        socket.queue(Kind::Text, b"nobody gets this");
+        let mut cx = Context::from_waker(Waker::noop());
+        for text in ["hi", "you"] {
+            let message = Message::Text(text.to_owned());
+            assert_eq!(
+                socket.poll_read(&mut cx),
+                Poll::Ready(Ok(Read::Message(message)))
+            );
+        }
+        assert_eq!(socket.poll_read(&mut cx), Poll::Ready(Ok(Read::End)));
     }
 }

@@ -16,6 +16,8 @@ use crate::{
 
 /// Life of an entry without an assertion.
 const ENTRY_LEASE: Duration = Duration::from_secs(180);
+/// The principal of the entry that names the nodes which deliver webhooks. No inbox has this id.
+pub(super) const WEBHOOK_WORKERS: Uuid = Uuid::nil();
 /// Most entries in a call, which Redis answers in a fraction of a millisecond.
 const MAX_CALL_ENTRIES: usize = 256;
 

@@ -90,7 +90,7 @@ impl Hint {
     }
 }
 
-/// A message to every node.
+/// A message in JSON: to every node, or to those that deliver webhooks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ControlMessage {
@@ -101,7 +101,7 @@ pub enum ControlMessage {
         /// The reason in `session.invalidated`.
         reason: String,
     },
-    /// Turns of webhooks are due.
+    /// Turns of webhooks are due, for the nodes that deliver.
     WakeWebhooks {
         /// The node that published it.
         from: NodeId,

@@ -29,7 +29,6 @@ use std::{
 
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -49,7 +48,7 @@ use super::{
 use crate::{
     events::EncodedEvent,
     ids::NodeId,
-    inbox::AppendedEvent,
+    inbox::{AppendedEvent, Delivery},
     metrics,
     redis::{LiveNodes, Redis},
 };
@@ -94,11 +93,13 @@ pub struct State {
     pub(crate) losses: Losses,
     /// Nodes whose heartbeat was late at the last one of this node.
     late_nodes: Mutex<HashSet<String>>,
+    node_lost_notify: Notify,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
     /// Called with the events that this node has committed.
     on_published: OnceLock<PublishedObserver>,
-    /// Called with the agents whose webhooks another node has woken.
+    /// Called with the agents whose webhooks another node has woken. Only a node that delivers has
+    /// it.
     on_webhooks_woken: OnceLock<PrincipalsObserver>,
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
     announced: Mutex<Vec<Announcement>>,
@@ -146,17 +147,32 @@ impl State {
         self.is_demanded.swap(false, Ordering::AcqRel)
     }
 
-    /// Requests a round if a node has died since the last heartbeat: it may have committed events
+    /// Looks for signs that a node has died since the last heartbeat: it may have committed events
     /// that it did not publish. A late heartbeat is the first sign, the end of the lease the
-    /// second. Between them Postgres may still finish the node's last statements.
-    fn note_nodes(&self, living: &LiveNodes) {
+    /// second. Between them Postgres may still finish the node's last statements. Of the nodes that
+    /// are in time, the one with the lowest id acts.
+    fn note_nodes(&self, own: &str, living: &LiveNodes) {
         let late: HashSet<String> = living.late.iter().cloned().collect();
         let mut before = self.late_nodes.lock();
+        let mut listed = living.nodes.split(',');
         let is_listed = |node: &String| living.nodes.split(',').any(|other| other == node);
-        if late.iter().any(|node| !before.contains(node)) || !before.iter().all(is_listed) {
-            self.suspect();
+        let is_sign =
+            late.iter().any(|node| !before.contains(node)) || !before.iter().all(is_listed);
+        let is_lowest = listed.all(|node| node >= own || late.contains(node));
+        if is_sign && is_lowest {
+            self.node_lost_notify.notify_one();
         }
         *before = late;
+    }
+
+    /// Waits for a sign that a node has died.
+    pub(super) async fn node_lost(&self) {
+        self.node_lost_notify.notified().await;
+    }
+
+    /// Whether this node delivers webhooks.
+    fn delivers_webhooks(&self) -> bool {
+        self.on_webhooks_woken.get().is_some()
     }
 
     /// Waits for a demanded round.
@@ -234,12 +250,14 @@ impl Backplane {
         self.state.on_published.set(Box::new(tell)).ok();
     }
 
-    /// Sets the callback for agents whose webhooks another node has woken.
+    /// Lists this node among those that deliver webhooks, and sets the callback for agents whose
+    /// webhooks another node has woken.
     pub fn on_webhooks_woken(
         &self,
         tell: impl Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync + 'static,
     ) {
         self.state.on_webhooks_woken.set(Box::new(tell)).ok();
+        self.state.renew.notify_one();
     }
 
     /// Notifies the workers of other nodes that turns are due. `held` are agents with new events
@@ -249,7 +267,14 @@ impl Backplane {
             from: self.node,
             held,
         };
-        self.control(Urgency::Hint, &message);
+        if let Ok(text) = serde_json::to_string(&message) {
+            self.enqueue(Urgency::Hint, Content::WakeWebhooks { text });
+        }
+    }
+
+    /// The number of nodes that lived at the last heartbeat; at least 1.
+    pub fn nodes(&self) -> u32 {
+        self.redis.nodes()
     }
 
     /// Delivers committed events to all subscriptions. A subscription with several of them wakes
@@ -278,6 +303,19 @@ impl Backplane {
         }
     }
 
+    /// Publishes the numbers that inboxes have reached, for subscriptions that are behind. Returns
+    /// how many those of this node are.
+    pub(super) fn publish_heads(&self, heads: &[Delivery]) -> u64 {
+        for some in heads.chunks(MAX_MESSAGE_RECIPIENTS) {
+            let deliveries = some.to_vec();
+            self.enqueue(Urgency::Hint, Content::Heads { deliveries });
+        }
+        let behind = heads
+            .iter()
+            .map(|one| self.hub.wake_behind(one.principal, one.seq));
+        behind.sum()
+    }
+
     /// Notes the inboxes of events about to be committed. If the caller does not learn that they
     /// are, every node looks at them.
     pub fn guard(&self, events: &[AppendedEvent]) -> LossGuard {
@@ -294,9 +332,9 @@ impl Backplane {
     /// The callback for the node's heartbeats. Its arguments are the live nodes, and whether Redis
     /// may have forgotten what this node wrote.
     pub fn on_beat(&self) -> impl Fn(&LiveNodes, bool) + Send + Sync + use<> {
-        let state = self.state.clone();
+        let (state, own) = (self.state.clone(), self.node.to_string());
         move |living, is_forgotten| {
-            state.note_nodes(living);
+            state.note_nodes(&own, living);
             if is_forgotten {
                 state.renew.notify_one();
             }
@@ -322,26 +360,9 @@ impl Backplane {
         self.hub.publish_ephemeral(principals, event, None);
     }
 
-    /// Answers a node's request with ephemeral events for its handler. A busy node sends none,
-    /// since the other node can ask again.
-    pub fn answer_node(&self, to: NodeId, events: &[EphemeralEvent]) {
-        if self.publisher.is_busy() {
-            return metrics::hints("dropped", events.len() as u64);
-        }
-        for event in events {
-            let event = event.clone();
-            self.enqueue(Urgency::Ephemeral, Content::Answer { to, event });
-        }
-    }
-
     /// Queues the number of the last message to a node.
     fn send_tail(&self, to: NodeId) {
         self.enqueue(Urgency::Hint, Content::Tail { to });
-    }
-
-    /// Sends a control message of a feature to the handlers of all nodes.
-    pub fn publish_control(&self, message: &impl Serialize) {
-        self.control(Urgency::Ephemeral, message);
     }
 
     /// Ends the subscriptions of revoked credentials on all nodes, and keeps tombstones of them.
@@ -352,12 +373,12 @@ impl Backplane {
             credentials,
             reason: reason.to_string(),
         };
-        self.control(Urgency::Control, &message);
+        self.control(&message);
     }
 
-    fn control(&self, urgency: Urgency, message: &impl Serialize) {
+    fn control(&self, message: &ControlMessage) {
         if let Ok(text) = serde_json::to_string(message) {
-            self.enqueue(urgency, Content::Control { text });
+            self.enqueue(Urgency::Control, Content::Control { text });
         }
     }
 

@@ -48,7 +48,9 @@ struct Places {
 
 impl Places {
     fn is_broadcast(&self, content: &Content) -> bool {
-        content.principals().count() >= self.min_broadcast_principals
+        // Most nodes serve few of the owners of unrelated inboxes.
+        !matches!(content, Content::Heads { .. })
+            && content.principals().count() >= self.min_broadcast_principals
     }
 }
 
@@ -59,6 +61,13 @@ struct Addressed {
     sealed: String,
     /// The inboxes to look at if it is lost.
     inboxes: Arc<[Uuid]>,
+}
+
+/// The deliveries with these places, and their inboxes.
+fn picked(deliveries: &[Delivery], places: &[usize]) -> (Vec<Delivery>, Arc<[Uuid]>) {
+    let some: Vec<Delivery> = places.iter().map(|n| deliveries[*n]).collect();
+    let inboxes = some.iter().map(|one| one.principal).collect();
+    (some, inboxes)
 }
 
 impl<P: PubSub> PubSubWorker<P> {
@@ -145,10 +154,6 @@ impl<P: PubSub> PubSubWorker<P> {
         places: &Result<Places, Away>,
     ) -> Vec<Addressed> {
         match (&content, places) {
-            (Content::Answer { to, event }, _) => {
-                let text = EphemeralEnvelope::encode(self.node, &[], event);
-                vec![self.addressed(*to, epoch, &text, Arc::default())]
-            }
             (Content::Tail { to }, _) => {
                 let tail = self.addressed(*to, epoch, TAIL, Arc::default());
                 self.tails.lock().remove(to);
@@ -219,15 +224,19 @@ impl<P: PubSub> PubSubWorker<P> {
                 encoded,
                 trace,
             } => {
-                let some: Vec<Delivery> = concerned.iter().map(|n| deliveries[*n]).collect();
-                let inboxes = some.iter().map(|one| one.principal).collect();
+                let (some, inboxes) = picked(deliveries, concerned);
                 Some((Hint::encode(self.node, &some, encoded, *trace), inboxes))
+            }
+            Content::Heads { deliveries } => {
+                let (some, inboxes) = picked(deliveries, concerned);
+                Some((Hint::encode(self.node, &some, &"".into(), None), inboxes))
             }
             Content::Ephemeral { principals, event } => {
                 let some: Vec<Uuid> = concerned.iter().map(|n| principals[*n]).collect();
                 let text = EphemeralEnvelope::encode(self.node, &some, event);
                 Some((text, Arc::default()))
             }
+            Content::WakeWebhooks { text } => Some((text.clone(), Arc::default())),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::worker::MAX_BATCH_MESSAGES;
+use super::{directory::WEBHOOK_WORKERS, worker::MAX_BATCH_MESSAGES};
 use crate::{
     delivery::ephemeral::EphemeralEvent, events::EncodedEvent, ids::NodeId, inbox::Delivery,
     metrics, telemetry::trace::TraceContext,
@@ -32,13 +32,15 @@ pub(super) enum Content {
         encoded: EncodedEvent,
         trace: Option<TraceContext>,
     },
+    /// Numbers that inboxes have reached, for the nodes that serve one of their owners.
+    Heads { deliveries: Vec<Delivery> },
     /// An ephemeral event, for the nodes that serve one of these principals.
     Ephemeral {
         principals: Vec<Uuid>,
         event: EphemeralEvent,
     },
-    /// An ephemeral event for a node itself.
-    Answer { to: NodeId, event: EphemeralEvent },
+    /// A control message for the nodes that deliver webhooks.
+    WakeWebhooks { text: String },
     /// The number of messages that a node was sent.
     Tail { to: NodeId },
     /// A control message, for every node.
@@ -49,10 +51,11 @@ impl Content {
     /// The principals whose nodes get the message.
     pub(super) fn principals(&self) -> Box<dyn Iterator<Item = Uuid> + '_> {
         match self {
-            Content::Hint { deliveries, .. } => {
+            Content::Hint { deliveries, .. } | Content::Heads { deliveries } => {
                 Box::new(deliveries.iter().map(|one| one.principal))
             }
             Content::Ephemeral { principals, .. } => Box::new(principals.iter().copied()),
+            Content::WakeWebhooks { .. } => Box::new(std::iter::once(WEBHOOK_WORKERS)),
             _ => Box::new(std::iter::empty()),
         }
     }
@@ -60,7 +63,7 @@ impl Content {
     /// The inboxes that a sweep must look at if the message is lost.
     pub(super) fn inboxes(&self) -> Vec<Uuid> {
         match self {
-            Content::Hint { .. } => self.principals().collect(),
+            Content::Hint { .. } | Content::Heads { .. } => self.principals().collect(),
             _ => Vec::new(),
         }
     }
@@ -120,11 +123,6 @@ impl Publisher {
             error.into_inner()
         })
     }
-
-    /// Whether half of the ephemeral queue or more is in use.
-    pub(super) fn is_busy(&self) -> bool {
-        self.ephemeral.capacity() < EPHEMERAL_QUEUE_CAPACITY / 2
-    }
 }
 
 impl Outgoing {
@@ -170,7 +168,6 @@ mod tests {
         for _ in 0..2 * EPHEMERAL_QUEUE_CAPACITY {
             publish(Urgency::Ephemeral, "ephemeral");
         }
-        assert!(publisher.is_busy());
         publish(Urgency::Hint, "hint");
         publish(Urgency::Control, "control");
         let mut batch = Vec::new();

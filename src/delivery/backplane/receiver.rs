@@ -60,7 +60,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    /// Handles a message to this node: hint, ephemeral event, tail, or its own probe.
+    /// Handles a message to this node: hint, ephemeral event, wake-up, tail, or its own probe.
     fn receive_own(&self, opened: &Opened<'_>, wakeups: &mut Wakeups) {
         if opened.missed > 0 {
             metrics::hints("missed", opened.missed);
@@ -70,6 +70,7 @@ impl<P: PubSub> PubSubWorker<P> {
             Some(b'!' | b'~') if !self.is_of_this_epoch(opened.epoch) => {}
             Some(b'!') => self.receive_hint(opened.text, wakeups),
             Some(b'~') => self.receive_ephemeral(opened.text),
+            Some(b'{') => self.handle_control(opened.text),
             _ if opened.text == TAIL => {}
             _ => self.receive_probe(opened.text),
         }
@@ -110,7 +111,6 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    /// Handles an ephemeral event. An answer to this node itself names no recipients.
     fn receive_ephemeral(&self, text: &str) {
         let Some(envelope) = EphemeralEnvelope::decode(text, &*self.backplane.handler) else {
             return metrics::hints("unreadable", 1);
@@ -119,8 +119,6 @@ impl<P: PubSub> PubSubWorker<P> {
             return;
         }
         metrics::hints("received", 1);
-        // The handler records it before the subscriptions get it. A subscription that asks for the
-        // past then misses nothing in between.
         self.backplane.handler.apply_remote(&envelope.event);
         self.hub
             .publish_ephemeral(&envelope.to, &envelope.event, None);
@@ -142,7 +140,6 @@ impl<P: PubSub> PubSubWorker<P> {
                     tell(&mut held.into_iter());
                 }
             }
-            Err(_) if self.backplane.handler.handle_control(text) => {}
             // A newer node may send messages that this build does not know. The reconciler covers
             // them.
             Err(_) => metrics::hints("unreadable", 1),

@@ -15,7 +15,12 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Backplane, Outgoing, State, directory::Directory, pubsub::PubSub, seal::Seal};
+use super::{
+    Backplane, Outgoing, State,
+    directory::{Directory, WEBHOOK_WORKERS},
+    pubsub::PubSub,
+    seal::Seal,
+};
 use crate::{
     delivery::hub::{Hub, SubscriptionChange},
     ids::NodeId,
@@ -108,7 +113,7 @@ impl<P: PubSub> PubSubWorker<P> {
         });
     }
 
-    /// Keeps the directory's entries of this node equal to the principals in the hub.
+    /// Keeps the directory's entries of this node equal to the principals that it serves.
     async fn serve(self: Arc<Self>, interest: &mut mpsc::UnboundedReceiver<SubscriptionChange>) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
@@ -175,8 +180,14 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
+    /// The principals whose entries name this node.
+    fn served(&self) -> HashSet<Uuid> {
+        let workers = self.state.delivers_webhooks().then_some(WEBHOOK_WORKERS);
+        self.hub.principals().into_iter().chain(workers).collect()
+    }
+
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
-        let wanted: HashSet<Uuid> = self.hub.principals().into_iter().collect();
+        let wanted = self.served();
         let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
         *held = wanted;
         // The channel comes before the entries that lead others to it.

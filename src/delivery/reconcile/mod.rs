@@ -1,12 +1,14 @@
 //! Reconciliation, also called the sweep. A lost hint costs time, never a message, and a revoked
 //! credential ends its subscriptions although its announcement was lost.
 //!
-//! Two tasks share the work. The first reads the [log](store) of what every node must learn: revoked
+//! Three tasks share the work. The first reads the [log](store) of what every node must learn: revoked
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
-//! makes [rounds] over the subscriptions, in pieces and at a pace.
+//! makes [rounds] over the subscriptions, in pieces and at a pace. The third publishes what a dead node
+//! left [unpublished].
 
 pub(crate) mod rounds;
 pub(super) mod store;
+pub(super) mod unpublished;
 
 use std::{
     collections::{HashMap, HashSet},

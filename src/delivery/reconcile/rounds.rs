@@ -16,7 +16,7 @@ use crate::{delivery::backplane::State, error::Result, metrics};
 /// Slices of the subscriptions; each interval looks at the next one.
 const SLICES: u8 = 30;
 /// A pause is this many times as long as the statement before it.
-const PAUSES_PER_STATEMENT: u32 = 9;
+pub(super) const PAUSES_PER_STATEMENT: u32 = 9;
 
 /// Makes rounds until `stop`.
 pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {

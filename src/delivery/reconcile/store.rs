@@ -1,6 +1,10 @@
 //! The sweep's reads in Postgres, and its log.
 
+use std::time::Duration;
+
 use blindpipe_protocol::revocation::RevocationReason;
+use chrono::{DateTime, Utc};
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::super::backplane::messages::reason_of;
@@ -12,6 +16,8 @@ use crate::{
 
 /// Most rows of the log in a reading. A reader that finds more looks at everything.
 const MAX_NEWS_ROWS: i64 = 10_000;
+/// Fresh entries in a reading: some milliseconds of Postgres.
+const MAX_FRESH_ENTRIES: i64 = 10_000;
 /// Life of a row. A node that has not read for half of it looks at everything.
 pub const LOG_RETENTION_SECONDS: i32 = 3_600;
 
@@ -110,11 +116,61 @@ pub async fn heads_beyond(db: &Db, known: &[Delivery]) -> Result<Vec<Delivery>> 
             &[&principals, &seqs],
         )
         .await?;
-    let head = |row: &tokio_postgres::Row| Delivery {
+    let head = |row: &Row| Delivery {
         principal: row.get("principal_id"),
         seq: row.get("head_seq"),
     };
     Ok(rows.iter().map(head).collect())
+}
+
+/// Inboxes with fresh entries.
+pub struct FreshHeads {
+    /// The inboxes, each with the highest number among its fresh entries.
+    pub reached: Vec<Delivery>,
+    /// The time of the youngest entry.
+    pub last: Option<DateTime<Utc>>,
+    /// Whether there are more.
+    pub is_more: bool,
+}
+
+/// A piece of the inboxes with entries between two ages, the oldest entries first; those up to the
+/// time `after` are left out.
+pub async fn fresh_heads(
+    db: &Db,
+    after: Option<DateTime<Utc>>,
+    (max_age, min_age): (Duration, Duration),
+) -> Result<FreshHeads> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- reconcile.fresh_heads
+            with piece as materialized (
+                -- In this order Postgres reads the fresh entries by their age, and no others.
+                select principal_id, seq, created_at from inbox_entry
+                where created_at > coalesce($1, app_now() - make_interval(secs => $2))
+                    and created_at <= app_now() - make_interval(secs => $3)
+                order by created_at fetch first $4 rows with ties
+            )
+            select principal_id, max(seq) as seq, count(*) as entries, max(created_at) as last
+            from piece group by principal_id",
+            &[
+                &after,
+                &max_age.as_secs_f64(),
+                &min_age.as_secs_f64(),
+                &MAX_FRESH_ENTRIES,
+            ],
+        )
+        .await?;
+    let reached = |row: &Row| Delivery {
+        principal: row.get("principal_id"),
+        seq: row.get("seq"),
+    };
+    let entries: i64 = rows.iter().map(|row| row.get::<_, i64>("entries")).sum();
+    Ok(FreshHeads {
+        reached: rows.iter().map(reached).collect(),
+        last: rows.iter().map(|row| row.get("last")).max(),
+        is_more: entries >= MAX_FRESH_ENTRIES,
+    })
 }
 
 /// Those of `credentials` that are no live session and no valid token, each with its reason.

@@ -1,8 +1,9 @@
 use blindpipe_protocol::access_log::{Access, AccessQuery};
+use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::rules::{ulid_ceiling, ulid_floor};
+use super::rules::{hex, ulid_ceiling, ulid_floor};
 use crate::{
     db::Db,
     error::Result,
@@ -10,7 +11,8 @@ use crate::{
 };
 
 fn access(row: &Row) -> Access {
-    let hash: Vec<u8> = row.get("hash");
+    let at: DateTime<Utc> = row.get("at");
+    let subject: Uuid = row.get("subject_id");
     Access {
         access_id: row.get("access_id"),
         agent_id: row.get("agent_id"),
@@ -19,9 +21,11 @@ fn access(row: &Row) -> Access {
         items: row.get("items"),
         from_seq: row.get("from_seq"),
         to_seq: row.get("to_seq"),
-        at: row.get("at"),
+        at: at.into(),
+        at_us: at.timestamp_micros(),
+        subject_id: subject.to_string(),
         seq: row.get("seq"),
-        hash: hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        hash: hex(row.get("hash")),
     }
 }
 
@@ -37,7 +41,7 @@ with chain as materialized (
     where m.principal_id = $1 and c.kind = 'group' and ($3::uuid is null or m.conversation_id = $3)
 )
 select newest.access_id, newest.agent_id, newest.conversation_id, newest.kind, newest.items,
-    newest.from_seq, newest.to_seq, newest.at, newest.seq, newest.hash
+    newest.from_seq, newest.to_seq, newest.at, newest.subject_id, newest.seq, newest.hash
 from chain cross join lateral (
     select * from access_log l
     where l.subject_id = chain.subject_id and l.access_id < $4 and l.access_id >= greatest(chain.since, $5::uuid)
@@ -56,7 +60,7 @@ with chain as materialized (
     where m.principal_id = $1 and c.kind = 'group' and ($3::uuid is null or m.conversation_id = $3)
 )
 select newest.access_id, newest.agent_id, newest.conversation_id, newest.kind, newest.items,
-    newest.from_seq, newest.to_seq, newest.at, newest.seq, newest.hash
+    newest.from_seq, newest.to_seq, newest.at, newest.subject_id, newest.seq, newest.hash
 from chain cross join lateral (
     select * from access_log l
     where l.subject_id = chain.subject_id and l.agent_id = $2::uuid and l.access_id < $4

@@ -3,12 +3,16 @@
 
 use std::{collections::HashMap, fmt, pin::pin};
 
+use chrono::NaiveDate;
 use futures_util::TryStreamExt;
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
-use super::rules::{self, GENESIS, Hash};
+use super::{
+    digest::{self, Digest},
+    rules::{self, GENESIS, Hash},
+};
 
 /// Most faults of a report. A changed row can be followed by many.
 const MAX_FAULTS: usize = 100;
@@ -22,6 +26,8 @@ pub struct Report {
     pub faults: Vec<Fault>,
     /// SHA-256 over the ends of all chains. Kept elsewhere, it tells two states of the log apart.
     pub digest: String,
+    /// The day that was asked for, and its digest as it was published.
+    pub of_day: Option<(NaiveDate, String)>,
 }
 
 /// A row or chain that does not fit.
@@ -68,7 +74,11 @@ impl fmt::Display for Report {
         let Report { rows, chains, .. } = self;
         let found = self.faults.len();
         writeln!(to, "{rows} rows in {chains} chains, {found} faults")?;
-        writeln!(to, "digest {}", self.digest)
+        writeln!(to, "digest {}", self.digest)?;
+        match &self.of_day {
+            Some((day, digest)) => writeln!(to, "digest of {day} {digest}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -77,16 +87,52 @@ struct Walk {
     subject: Uuid,
     seq: i64,
     hash: Hash,
+    /// Its end at the end of the day: the id, the number and the hash of a row.
+    end_of_day: Option<(Uuid, i64, Hash)>,
 }
 
-/// Verifies the log at `url`.
-pub async fn at(url: &str) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
+/// The digest of a day, out of the rows that were logged before its end.
+struct OfDay {
+    day: NaiveDate,
+    digest: Digest,
+}
+
+impl OfDay {
+    fn new(day: NaiveDate) -> Self {
+        OfDay {
+            day,
+            digest: Digest::default(),
+        }
+    }
+
+    fn see(&self, walk: &mut Walk, id: Uuid) {
+        let newest = walk.end_of_day.is_none_or(|(newest, ..)| id > newest);
+        if newest && id < digest::end_of(self.day) {
+            walk.end_of_day = Some((id, walk.seq, walk.hash));
+        }
+    }
+
+    fn add(&mut self, walk: &Walk) {
+        if let Some((_, seq, hash)) = walk.end_of_day {
+            self.digest.add(walk.subject, seq, &hash);
+        }
+    }
+}
+
+/// Verifies the log at `url`, and computes the digest of a day.
+pub async fn at(
+    url: &str,
+    day: Option<NaiveDate>,
+) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
     let client = crate::db::connect(url).await?;
-    Ok(verify(&client).await?)
+    Ok(verify(&client, day).await?)
 }
 
-/// Verifies the log in one snapshot.
-pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
+/// Verifies the log in one snapshot, and computes the digest of a day.
+pub async fn verify(
+    client: &Client,
+    day: Option<NaiveDate>,
+) -> Result<Report, tokio_postgres::Error> {
     client
         .batch_execute("begin isolation level repeatable read read only")
         .await?;
@@ -117,20 +163,26 @@ pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
     let mut rows = pin!(rows);
     let mut walk: Option<Walk> = None;
     let mut text = String::new();
+    let mut of_day = day.map(OfDay::new);
     while let Some(row) = rows.try_next().await? {
         report.rows += 1;
         let subject: Uuid = row.get("subject_id");
         if walk.as_ref().is_none_or(|walk| walk.subject != subject) {
-            finish(walk.take(), &mut heads, &mut report);
+            finish(walk.take(), &mut heads, of_day.as_mut(), &mut report);
         }
         let walk = walk.get_or_insert(Walk {
             subject,
             seq: 0,
             hash: GENESIS,
+            end_of_day: None,
         });
         step(walk, &row, &mut text, &mut report);
+        if let Some(of_day) = &of_day {
+            of_day.see(walk, row.get("access_id"));
+        }
     }
-    finish(walk, &mut heads, &mut report);
+    finish(walk, &mut heads, of_day.as_mut(), &mut report);
+    report.of_day = of_day.map(|of_day| (of_day.day, of_day.digest.finish()));
     // A chain of which nothing is left.
     for (subject, _) in heads {
         report.add(subject, 1, FaultKind::Missing);
@@ -170,10 +222,19 @@ fn step(walk: &mut Walk, row: &Row, text: &mut String, report: &mut Report) {
 }
 
 /// Compares the last row of a chain with its end.
-fn finish(walk: Option<Walk>, heads: &mut HashMap<Uuid, (i64, Vec<u8>)>, report: &mut Report) {
-    let Some(Walk { subject, seq, hash }) = walk else {
-        return;
-    };
+fn finish(
+    walk: Option<Walk>,
+    heads: &mut HashMap<Uuid, (i64, Vec<u8>)>,
+    of_day: Option<&mut OfDay>,
+    report: &mut Report,
+) {
+    let Some(walk) = walk else { return };
+    if let Some(of_day) = of_day {
+        of_day.add(&walk);
+    }
+    let Walk {
+        subject, seq, hash, ..
+    } = walk;
     match heads.remove(&subject) {
         Some((head, _)) if head > seq => report.add(subject, seq + 1, FaultKind::Missing),
         Some((head, _)) if head < seq => report.add(subject, seq, FaultKind::Unexpected),
@@ -190,8 +251,7 @@ fn digest(heads: &[Row]) -> String {
         digest.update(row.get::<_, i64>("seq").to_be_bytes());
         digest.update(row.get::<_, &[u8]>("hash"));
     }
-    let bytes = digest.finalize();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    rules::hex(&digest.finalize())
 }
 
 impl Report {

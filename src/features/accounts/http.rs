@@ -73,7 +73,7 @@ impl Accounts {
     }
 
     /// Verifies a token that a body may omit. The verdict on a code needs to know whether it came.
-    pub(super) async fn verify_if_present(
+    pub async fn verify_if_present(
         &self,
         limiter: &Limiter,
         ip: ClientIp,
@@ -276,7 +276,12 @@ impl Accounts {
 impl Accounts {
     /// Uses a mailed code and returns the account's user. Commits the counted try also if it is
     /// refused.
-    async fn use_code(&self, tx: &Tx, limiter: &Limiter, given: &GivenCode<'_>) -> Result<UserId> {
+    pub(super) async fn use_code(
+        &self,
+        tx: &Tx,
+        limiter: &Limiter,
+        given: &GivenCode<'_>,
+    ) -> Result<UserId> {
         let budget = limiter.budget(Limit::CodeTries);
         let checked = store::use_code(tx, &self.codes, given, budget).await?;
         let user = store::user_of(tx, given.email).await?;

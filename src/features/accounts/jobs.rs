@@ -76,7 +76,12 @@ pub async fn mail_change(
     let Some(to) = store::addressee(db, user).await? else {
         return Ok(());
     };
-    send(mailer, &to, change.row(), &[("time", &shown(at))]).await
+    let added = store::count_changes(db, user).await?.to_string();
+    let values = [("time", shown(at)), ("added", added)];
+    let values = values
+        .each_ref()
+        .map(|(name, value)| (*name, value.as_str()));
+    send(mailer, &to, change.row(), &values).await
 }
 
 /// Mails an address about a change of the account that it belonged to.

@@ -11,6 +11,7 @@ pub(crate) mod http;
 pub mod jobs;
 pub(crate) mod me;
 mod notices;
+mod reauth;
 mod rules;
 pub(crate) mod session;
 mod store;
@@ -21,7 +22,7 @@ use crate::{auth::key_ring::MacKeyRing, auth::server_secret::ServerSecret};
 pub use self::{
     notices::{SecurityChange, notify},
     rules::Scene,
-    store::{Addressee, suspend_webhooks},
+    store::{Addressee, note_proof, suspend_webhooks},
 };
 pub(crate) use http::Accounts;
 

@@ -11,6 +11,7 @@ catalogue! {
     pub enum SecurityChange: MailKind {
         PasskeyAdded = MailKind::PasskeyAdded;
         PasswordChanged = MailKind::PasswordChanged;
+        DeviceRevoked = MailKind::DeviceRevoked;
         AgentMade = MailKind::AgentMade;
         TokenRegenerated = MailKind::TokenRegenerated;
         AddressAsked = MailKind::AddressAsked;

@@ -1,4 +1,5 @@
-//! The end of every sign-in, `POST /auth/refresh` and `POST /auth/logout`.
+//! The end of every sign-in, `POST /auth/refresh`, `POST /auth/logout` and
+//! `DELETE /users/me/devices/{device_id}`.
 
 use axum::{
     extract::State,
@@ -7,19 +8,24 @@ use axum::{
 };
 use blindpipe_protocol::{
     accounts::{KeyBackupSummary, LoggedOut, Refreshed, SignedIn},
+    devices::RevokedDevice,
     revocation::RevocationReason,
     text::{DeviceId, DeviceName, Platform, Secret},
 };
 
-use super::{http::Accounts, store, thefts};
+use super::{
+    http::Accounts,
+    notices::{SecurityChange, notify},
+    store, thefts,
+};
 use crate::{
-    auth::refresh::RefreshTokens,
+    auth::{refresh::RefreshTokens, user::User},
     error::{Code, Result},
     features::{
         devices::{self, NewSession},
         keys,
     },
-    http::{Data, client::ClientIp},
+    http::{Data, Path, client::ClientIp},
     ids::{SessionId, UserId},
     limits::{
         Limiter,
@@ -188,4 +194,25 @@ pub async fn logout(State(accounts): State<Accounts>, headers: HeaderMap) -> Res
         Data(LoggedOut { logged_out: true }),
     )
         .into_response())
+}
+
+/// `DELETE /users/me/devices/{device_id}`: ends the device's session and takes its keys out of the
+/// directory. Its backups stay. Signing in on it again makes it a new device.
+///
+/// Caller: user, who is mailed. Answers 200 with [`RevokedDevice`]. Its sockets get
+/// `session.invalidated`. Errors: `NOT_FOUND`. Publishes `key.device_removed`. Within seconds
+/// publishes `conversation.updated` where the device holds the current key, because another one is
+/// required.
+pub async fn revoke(
+    user: User,
+    State(accounts): State<Accounts>,
+    Path(device_id): Path<String>,
+) -> Result<Data<RevokedDevice>> {
+    let device = DeviceId::read(device_id).ok_or(Code::NotFound)?;
+    let revoked = accounts.work.run("devices.revoke", async |tx| {
+        let revoked = devices::revoke(tx, &user, &device.0).await?;
+        notify(tx, user.id, SecurityChange::DeviceRevoked).await?;
+        Ok(revoked)
+    });
+    revoked.await.map(Data)
 }

@@ -137,13 +137,29 @@ impl Manifest {
 
     /// The scopes of a stored manifest.
     pub fn scopes_of(text: &str) -> Result<BTreeMap<String, Sensitivity>> {
-        let document: Map<String, Value> = serde_json::from_str(text)
-            .map_err(|error| Error::internal(Code::InternalError, error))?;
-        scopes(&Place {
-            at: String::new(),
-            object: &document,
-        })
+        scopes(&Place::of_document(&document(text)?))
     }
+
+    /// The tools of a stored manifest, each with the scope that its entry names.
+    pub fn tools_of(text: &str) -> Result<BTreeMap<String, Option<String>>> {
+        let document = document(text)?;
+        let mut tools = BTreeMap::new();
+        for (path, item) in Place::of_document(&document).list("tools")? {
+            let item = Place::new(path, item)?;
+            let name = item.text("name", 1, 200, Need::Required)?;
+            let scope = item.text("scope", 1, 128, Need::Optional)?;
+            tools.insert(
+                name.unwrap_or_default().to_owned(),
+                scope.map(str::to_owned),
+            );
+        }
+        Ok(tools)
+    }
+}
+
+/// A stored manifest.
+fn document(text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text).map_err(|error| Error::internal(Code::InternalError, error))
 }
 
 fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
@@ -223,6 +239,11 @@ enum Need {
 }
 
 impl<'a> Place<'a> {
+    const fn of_document(object: &'a Map<String, Value>) -> Self {
+        let at = String::new();
+        Place { at, object }
+    }
+
     fn new(at: String, value: &'a Value) -> Result<Self> {
         match value.as_object() {
             Some(object) => Ok(Place { at, object }),

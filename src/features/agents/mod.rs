@@ -29,7 +29,8 @@ use crate::{
     error::Result,
     events::Event,
     features::accounts,
-    ids::{AgentId, UserId},
+    ids::{AgentId, TokenId, UserId},
+    jobs::Job,
     limits::slots::{ConnectionKind, Slots},
     work::{Tx, UnitOfWork},
 };
@@ -78,10 +79,23 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
 
-/// The scopes that the agent's manifest declares now.
-pub async fn declared_scopes(tx: &Tx, agent: AgentId) -> Result<BTreeMap<String, Sensitivity>> {
-    let (manifest, _) = store::manifest(tx, agent).await?;
-    manifest.map_or_else(|| Ok(BTreeMap::new()), |text| Manifest::scopes_of(&text))
+/// What the agent's manifest declares now.
+#[derive(Default)]
+pub struct Declared {
+    pub scopes: BTreeMap<String, Sensitivity>,
+    /// The tools, each with the scope that its entry names.
+    pub tools: BTreeMap<String, Option<String>>,
+}
+
+/// The scopes and tools that the agent's manifest declares now.
+pub async fn declared(tx: &Tx, agent: AgentId) -> Result<Declared> {
+    let (Some(text), _) = store::manifest(tx, agent).await? else {
+        return Ok(Declared::default());
+    };
+    Ok(Declared {
+        scopes: Manifest::scopes_of(&text)?,
+        tools: Manifest::tools_of(&text)?,
+    })
 }
 
 /// An agent's row, locked to the end of the transaction.
@@ -146,6 +160,16 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
     }
 }
 
+/// Tells agents and owners of keys whose grace ends within three days, and again within a day.
+pub async fn tell_ending_keys(work: &UnitOfWork) -> Result<()> {
+    let mut is_more = true;
+    while is_more {
+        let told = work.run("agents.tell_ending_keys", store::tell_ending_keys);
+        is_more = told.await?;
+    }
+    Ok(())
+}
+
 async fn retire_keys(work: &UnitOfWork, agent: AgentId) -> Result<()> {
     let retired = work.run("agents.retire_keys", async |tx| {
         let Some(locked) = store::lock(tx, agent).await? else {
@@ -158,6 +182,33 @@ async fn retire_keys(work: &UnitOfWork, agent: AgentId) -> Result<()> {
         }
     });
     retired.await
+}
+
+/// Deletes an agent. Its tokens, keys and webhook are dead with the commit; within seconds its
+/// relations end and it leaves its groups. True if it had a token.
+pub async fn delete(tx: &Tx, agent: &Locked) -> Result<bool> {
+    let reason = RevocationReason::TokenRevoked;
+    let had_token = store::revoke_tokens(tx, agent.id, reason).await?;
+    store::end_keys(tx, agent.id).await?;
+    accounts::suspend_webhooks(tx, &[agent.id], reason).await?;
+    move_to(tx, agent, AgentState::Deleted).await?;
+    tx.enqueue(Job::EraseAgent {
+        agent: agent.id,
+        owner: agent.owner,
+    });
+    Ok(had_token)
+}
+
+/// Revokes one token of a locked agent and suspends its webhook, which the token may have set. The
+/// agent settles within seconds. False if the token was over.
+pub async fn revoke_token(tx: &Tx, token: TokenId, agent: AgentId) -> Result<bool> {
+    let reason = RevocationReason::TokenRevoked;
+    if !store::revoke_token(tx, token, reason).await? {
+        return Ok(false);
+    }
+    accounts::suspend_webhooks(tx, &[agent], reason).await?;
+    tx.enqueue(Job::SettleAgentTokens { agent });
+    Ok(true)
 }
 
 /// Settles an agent that lost a token with a stolen session. The token that the thief had replaced

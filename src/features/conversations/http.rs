@@ -54,7 +54,8 @@ fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
 /// Answers 201 with the [`Conversation`], or 200 with the existing one of the two. Publishes
 /// `conversation.created` to the members, for agents after `relation.created`. Errors:
 /// `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`), `FORBIDDEN` (the caller has
-/// blocked the agent).
+/// blocked the agent), `REAUTH_REQUIRED` (the first relation with somebody else's agent, in a session
+/// older than 1 h without a proof of identity within 10 min).
 pub async fn open(
     user: User,
     limiter: Limiter,
@@ -100,13 +101,14 @@ async fn open_one(
     };
     let opened = work.run("conversations.open", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;
+        let by = user;
         let user = user.id;
         match body {
             OpenConversation::Direct { user_id } if user_id == user => {
                 Err(Error::field("user_id", "self", "a conversation needs two"))
             }
             OpenConversation::Direct { user_id } => store::open_direct(tx, user, user_id).await,
-            OpenConversation::Agent { agent_id } => store::open_agent(tx, user, agent_id).await,
+            OpenConversation::Agent { agent_id } => store::open_agent(tx, by, agent_id).await,
             OpenConversation::Group(group) => {
                 store::open_group(tx, user, &new_group(group, user)?).await
             }

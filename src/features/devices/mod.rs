@@ -17,6 +17,6 @@ pub use self::{
     naming::name,
     store::{
         NewSession, Refreshed, bump_list, end_all, end_session, end_stolen, is_known, refresh,
-        remove_key, sign_in, still_there,
+        remove_key, revoke, sign_in, still_there,
     },
 };

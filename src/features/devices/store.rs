@@ -287,7 +287,9 @@ pub async fn list(
             "-- devices.list
             select d.device_id, d.display_name, d.platform, d.created_at,
                    greatest(d.last_seen_at, s.rotated_at) as last_seen_at, d.device_id = $2 as is_current,
-                   d.key_id is not null as has_keys, d.renamed_from, app_now() as now
+                   d.key_id is not null as has_keys, d.renamed_from, app_now() as now,
+                   (select max(session_id::text)::uuid from session n
+                    where n.user_id = d.user_id and n.device_id = d.device_id) as newest_session
             from device d
             left join live_session s on s.user_id = d.user_id and s.device_id = d.device_id
                 and s.refresh_expires_at > app_now()
@@ -314,6 +316,7 @@ pub async fn list(
             current: row.get("is_current"),
             has_keys: row.get("has_keys"),
             online,
+            session_id: row.get("newest_session"),
         }
     });
     Ok(devices.collect())
@@ -334,7 +337,8 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<RevokedDevice>
             with before as (select key_id from device where user_id = $1 and device_id = $2)
             update device set revoked_at = app_now(), key_id = null, key_version = null, key_since = null
             where user_id = $1 and device_id = $2 and revoked_at is null
-            returning revoked_at, (select key_id from before)",
+            returning revoked_at, (select key_id from before),
+                (select max(session_id::text)::uuid from session where user_id = $1 and device_id = $2) as newest_session",
             &[&user.id, &device],
         )
         .await?
@@ -354,6 +358,7 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<RevokedDevice>
     Ok(RevokedDevice {
         device_id: device.to_owned(),
         revoked_at: row.get::<_, DateTime<Utc>>("revoked_at").into(),
+        session_id: row.get("newest_session"),
         passkeys,
         agents,
     })

@@ -6,15 +6,16 @@
 //! where it was. An erased principal keeps no conversation alive. A group whose owner is erased
 //! gets another one, and an event about it.
 //!
-//! The order matters. Everybody who still shares a conversation is told of a removed key first. An
-//! agent whose relation has ended gets no event of the conversation.
+//! The order matters. Everybody who still shares a conversation is told of a removed key first. The
+//! devices of its messages are forgotten before it leaves. An agent whose relation has ended gets no
+//! event of the conversation. The ids of devices elsewhere go with the key backups, after the grace.
 
 use crate::{
     error::Result,
     features::{
         agents, announcements,
         conversations::{self, MembershipScope},
-        devices, files, relations, shares, webhooks,
+        devices, files, messages, relations, shares, webhooks,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -29,6 +30,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         .await?
     {}
     announcements::tell(work, user.0).await?;
+    messages::forget_devices(work.db(), user).await?;
     let agents = agents::of_owner(work.db(), user).await?;
     for agent in &agents {
         webhooks::erase(work, *agent).await?;

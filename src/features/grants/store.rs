@@ -82,7 +82,7 @@ pub async fn request(
     lock_live_token(tx, agent.id, agent.token).await?;
     let id = body.conversation_id;
     let asked = conversations::asked_user(tx, id, agent.id, body.user_id).await?;
-    let declared = agents::declared_scopes(tx, agent.id).await?;
+    let declared = agents::declared(tx, agent.id).await?.scopes;
     let sensitivities = rules::sensitivities(&scopes, &declared)?;
     let scopes = Vec::from_iter(scopes);
     // Two rounds: the waiting request may be decided between the insert and the search.

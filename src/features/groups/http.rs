@@ -122,7 +122,8 @@ pub async fn change_member(
 /// Publishes `member.added` to the members, or `conversation.updated` if an agent that was there
 /// sees other messages from now on. Errors:
 /// `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
-/// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
+/// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`, `REAUTH_REQUIRED` (it would see all messages, by a
+/// session older than 1 h without a proof of identity within 10 min).
 pub async fn add_agent(
     user: User,
     limiter: Limiter,
@@ -142,7 +143,7 @@ pub async fn add_agent(
     limiter.check(Limit::GroupAgentInstance, group).await?;
     let added = work.run("groups.add_agent", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;
-        store::add_agent(tx, group, user.id, agent_id, visibility).await
+        store::add_agent(tx, group, &user, agent_id, visibility).await
     });
     let store::AddedAgent { instance, is_new } = added.await?;
     let status = if is_new {

@@ -7,3 +7,5 @@
 pub(crate) mod http;
 mod rules;
 mod store;
+
+pub(crate) use self::store::remove_instance;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::rules;
 use crate::{
+    auth::user::{User, must_be_fresh},
     error::{Code, Error, Result},
     events::Event,
     features::{
@@ -17,7 +18,7 @@ use crate::{
         conversations::{self, Member, Place},
         relations,
     },
-    ids::{AgentId, ConversationId, InstanceId, Principal, RelationId, UserId},
+    ids::{AgentId, ConversationId, InstanceId, Principal, RelationId, SessionId, UserId},
     limits::quotas::MAX_GROUP_MEMBERS,
     work::Tx,
 };
@@ -201,16 +202,21 @@ pub async fn related(tx: &Tx, user: UserId, agent: AgentId) -> Result<RelationId
 pub async fn add_agent(
     tx: &Tx,
     group: ConversationId,
-    by: UserId,
+    user: &User,
     agent: AgentId,
     visibility: Visibility,
 ) -> Result<AddedAgent> {
+    let by = user.id;
     // The agent's lock comes before the conversation's. Whether it exists is judged below.
     agents::find(tx, agent).await?;
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
+    if visibility == Visibility::All && !sees_all(tx, group, agent).await? {
+        must_be_fresh(tx, user.session).await?;
+    }
     let is_keyed = place.epoch > 0;
-    let renewed = renew_agent(tx, group, agent, visibility, relation, is_keyed).await?;
+    let asked = (visibility, relation, user.session);
+    let renewed = renew_agent(tx, group, agent, asked, is_keyed).await?;
     if let Some(instance) = renewed {
         return Ok(AddedAgent {
             instance,
@@ -229,8 +235,15 @@ pub async fn add_agent(
     };
     tx.execute(
         "-- groups.place_agent
-        update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
-        &[&group, &agent, &visibility, &instance.instance_id],
+        update member set visibility = $3, instance_id = $4, session_id = $5
+        where conversation_id = $1 and principal_id = $2",
+        &[
+            &group,
+            &agent,
+            &visibility,
+            &instance.instance_id,
+            &user.session,
+        ],
     )
     .await?;
     conversations::touch(tx, group, is_keyed).await?;
@@ -241,15 +254,26 @@ pub async fn add_agent(
     })
 }
 
+/// Whether the agent is an active member that sees all messages.
+async fn sees_all(tx: &Tx, group: ConversationId, agent: AgentId) -> Result<bool> {
+    let row = tx
+        .query_opt(
+            "-- groups.sees_all
+            select 1 from active_member where conversation_id = $1 and principal_id = $2 and visibility = 'all'",
+            &[&group, &agent],
+        )
+        .await?;
+    Ok(row.is_some())
+}
+
 /// Changes the place of an agent that is a member; none if it is not. An agent whose relation has
 /// ended returns under the caller's relation. It sees only later messages. An agent whose
-/// visibility is widened sees only the earlier ones that name it.
+/// visibility is widened sees only the earlier ones that name it. Either is the session's work.
 async fn renew_agent(
     tx: &Tx,
     group: ConversationId,
     agent: AgentId,
-    visibility: Visibility,
-    relation: RelationId,
+    (visibility, relation, session): (Visibility, RelationId, SessionId),
     is_keyed: bool,
 ) -> Result<Option<AgentInstance>> {
     let row = tx
@@ -258,12 +282,13 @@ async fn renew_agent(
             update member m set visibility = $3,
                 relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
                 from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end,
-                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end
+                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end,
+                session_id = case when r.state = 'revoked' or m.visibility <> 'all' and $3 = 'all' then $5 else m.session_id end
             from conversation c, relation r, member old
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
                 and old.conversation_id = $1 and old.principal_id = $2
             returning m.instance_id, old.visibility <> $3 or r.state = 'revoked' as is_changed",
-            &[&group, &agent, &visibility, &relation],
+            &[&group, &agent, &visibility, &relation, &session],
         )
         .await?;
     let Some(row) = row else {

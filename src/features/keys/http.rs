@@ -28,7 +28,7 @@ use crate::{
 /// Caller: user. Body: the key backup of the interface, and optionally the `version` that it
 /// replaces. The first backup of a provisional device names the device. Answers 201 (new) or 200
 /// (replaced) with [`Kept`]. Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`. `REAUTH_REQUIRED` after
-/// a login older than 5 min, for other public keys or an eleventh version, which would delete the
+/// a login older than 5 min, for other public keys or an eleventh version, which may push out the
 /// first. Publishes `key.device_added`, and `key.device_removed` for replaced keys.
 pub async fn put_backup(
     user: User,
@@ -48,7 +48,8 @@ pub async fn put_backup(
     Ok((status, Data(kept)).into_response())
 }
 
-/// `GET /keys/backup?device_id=`: the user's key backups, newest first, at most ten of a device.
+/// `GET /keys/backup?device_id=`: the user's key backups, newest first: the last ten of a device, and
+/// those of the last 30 days that were the first or the last of their day.
 ///
 /// Caller: user with a login less than 10 min old. Limit: `keys_backup_read`, 10/h. Query
 /// `device_id`, `limit`, `cursor` (`<device_id>:<version>` of the last one seen). Answers 200 with

@@ -39,9 +39,11 @@ pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
         sender: send.request.sender,
         device_id: stored.device_id.as_deref(),
         payload: &draft.payload,
+        deletion: None,
         recipients: recipients.as_deref(),
         client_message_id: draft.client_message_id,
         in_reply_to: draft.in_reply_to,
+        refs: draft.refs.as_deref(),
         hop: stored.hop,
         created_at: stored.created_at,
     };
@@ -94,6 +96,11 @@ pub fn refused(sender: Principal, refusal: Refusal) -> Error {
             "in_reply_to",
             "reference",
             "is no message of this conversation",
+        ),
+        (Refusal::UnknownRef, _) => Error::field(
+            "refs",
+            "reference",
+            "names what is no message of this conversation",
         ),
         (Refusal::TooManyHops, _) => Error::from(Code::AgentLoopDetected).with("limit", MAX_HOPS),
         (Refusal::UnknownRecipient, _) => Error::field(

@@ -9,7 +9,7 @@ use super::{SendRequest, Sent};
 use crate::{
     error::Result,
     ids::{ConversationId, MessageId, Principal},
-    telemetry::trace::TraceContext,
+    telemetry::trace::{self, TraceContext},
 };
 
 /// The most messages of one transaction.
@@ -29,6 +29,20 @@ pub struct PendingSend {
     /// Its share of the memory for waiting sends.
     #[expect(dead_code, reason = "held, not read")]
     pub queued_bytes: Option<OwnedSemaphorePermit>,
+}
+
+impl PendingSend {
+    /// A send whose caller runs the statement itself and needs no channel.
+    pub fn unanswered(id: MessageId, request: SendRequest) -> Self {
+        PendingSend {
+            id,
+            request,
+            answer: oneshot::channel().0,
+            trace: trace::current(),
+            attempts: 0,
+            queued_bytes: None,
+        }
+    }
 }
 
 /// The sends that one statement can judge and number together.
@@ -139,6 +153,7 @@ mod tests {
             in_reply_to: in_reply_to.map(|id| MessageId(Uuid::from_u128(id))),
             recipients: None,
             search_tokens: Vec::new(),
+            refs: None,
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
         let request = SendRequest {

@@ -1,6 +1,6 @@
 //! The form of a message in a request body or a frame.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use axum::http::HeaderMap;
 use blindpipe_protocol::search::SearchToken;
@@ -12,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     http::json,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS, MAX_SEARCH_TOKENS},
+    limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS, MAX_REFS, MAX_SEARCH_TOKENS},
 };
 
 /// A message that has been read and checked, and not yet sent.
@@ -32,6 +32,8 @@ pub struct Draft {
     pub recipients: Option<Vec<Principal>>,
     /// The hashes by which clients find it, each once.
     pub search_tokens: Vec<SearchToken>,
+    /// The messages that it concerns, each once.
+    pub refs: Option<Vec<MessageId>>,
 }
 
 /// The names beside a bare payload's own fields.
@@ -62,6 +64,7 @@ struct Wrapped<'a> {
 struct Envelope {
     recipients: Option<Vec<Principal>>,
     search_tokens: Option<Vec<SearchToken>>,
+    refs: Option<Vec<MessageId>>,
 }
 
 #[derive(Deserialize)]
@@ -132,6 +135,7 @@ impl Draft {
             in_reply_to: beside.in_reply_to,
             search_tokens: search_tokens(envelope.search_tokens)?,
             recipients: recipients(envelope.recipients)?,
+            refs: refs(envelope.refs)?,
         })
     }
 }
@@ -148,6 +152,17 @@ fn search_tokens(tokens: Option<Vec<SearchToken>>) -> Result<Vec<SearchToken>> {
         ));
     }
     Ok(tokens)
+}
+
+/// Each once, in the sender's order; none for an empty list.
+fn refs(refs: Option<Vec<MessageId>>) -> Result<Option<Vec<MessageId>>> {
+    let mut seen = HashSet::new();
+    let mut refs = refs.unwrap_or_default();
+    refs.retain(|id| seen.insert(*id));
+    if refs.len() > MAX_REFS {
+        return Err(Error::field("refs", "length", "must name at most 8"));
+    }
+    Ok((!refs.is_empty()).then_some(refs))
 }
 
 fn recipients(recipients: Option<Vec<Principal>>) -> Result<Option<Vec<Principal>>> {
@@ -282,6 +297,29 @@ mod tests {
         assert_eq!(ids, [one, two]);
         let bare = read(&format!(r#"{{"type":"t",{named}}}"#)).expect("valid");
         assert!(bare.recipients.is_none() && bare.payload.contains("recipients"));
+    }
+
+    #[test]
+    fn refs_are_kept_once_in_their_order_and_are_at_most_eight() {
+        let id = |n: u32| format!("\"01ARZ3NDEKTSV4RRFFQ69G5F{n:02}\"");
+        let list = |ids: &[u32]| ids.iter().map(|n| id(*n)).collect::<Vec<_>>().join(",");
+        let with = |ids: &[u32]| {
+            read(&format!(
+                r#"{{"payload":{{"type":"t"}},"refs":[{}]}}"#,
+                list(ids)
+            ))
+        };
+        let refs = with(&[3, 1, 3]).expect("valid").refs.expect("some");
+        let texts: Vec<String> = refs.iter().map(|id| format!("\"{id}\"")).collect();
+        assert_eq!(texts, [id(3), id(1)]);
+        assert!(with(&[]).expect("valid").refs.is_none());
+        assert!(with(&[1, 2, 3, 4, 5, 6, 7, 8, 1]).is_ok());
+        let refusal = with(&[1, 2, 3, 4, 5, 6, 7, 8, 9])
+            .map(|_| ())
+            .expect_err("nine");
+        assert_eq!(refusal.code(), Code::ValidationError);
+        let bare = read(&format!(r#"{{"type":"t","refs":[{}]}}"#, id(1))).expect("valid");
+        assert!(bare.refs.is_none() && bare.payload.contains("refs"));
     }
 
     #[test]

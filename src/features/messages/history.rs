@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use blindpipe_protocol::messages::Direction;
+use blindpipe_protocol::messages::{Direction, HistoryInclude};
 use serde::Deserialize;
 
 use super::store;
@@ -26,15 +26,24 @@ pub struct Walk {
     page: Page<MessageId>,
     #[serde(default)]
     direction: Direction,
+    include: Option<HistoryInclude>,
+}
+
+/// A page, with the messages that refer to it if the caller asks for them.
+struct Found {
+    page: store::Page,
+    referring: Option<store::Referring>,
 }
 
 /// `GET /conversations/{conversation_id}/messages`: the messages since the caller joined, newest
 /// first.
 ///
 /// Caller: user who is a member. Limit: `user_messages_list`, 60/min. Query `limit`, `cursor` (the
-/// last message seen), `direction=backward|forward`. Answers 200 `{data: [message], next_cursor}`.
-/// A page ends early rather than grow past 4 MB. A purged message has `payload` null and `purged`
-/// true. Errors: `NOT_FOUND`.
+/// last message seen), `direction=backward|forward`, `include=refs`. Answers 200 with a
+/// [`HistoryPage`](blindpipe_protocol::messages::HistoryPage). A page ends early rather than grow
+/// past 4 MB, and with `include=refs` both lists are within that. A purged message has `payload`
+/// null and `purged` true; a deleted one has `payload` null, `deleted_at` and `deleted_by`. Errors:
+/// `NOT_FOUND`.
 pub async fn of_user(
     user: User,
     _: RoomForPage,
@@ -50,7 +59,7 @@ pub async fn of_user(
 /// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the history for an agent. An
 /// agent with the visibility `addressed` sees its own messages and those that name it.
 ///
-/// Caller: agent who is a member by an active relation.
+/// Caller: agent who is a member by an active relation. Both lists enter the access log.
 pub async fn of_agent(
     agent: Agent,
     _: RoomForPage,
@@ -60,15 +69,26 @@ pub async fn of_agent(
 ) -> Result<Response> {
     let found = db.run("messages.history_of_agent", async |tx| {
         let found = find(tx, conversation, Principal::Agent(agent.id), &walk).await?;
-        let read = found.span.map(|span| Read {
-            conversation,
-            items: i64::try_from(found.messages.len()).unwrap_or(i64::MAX),
-            span: Some(span),
-        });
-        access_log::record(tx, agent.id, AccessKind::History, read.as_slice()).await?;
+        let referring = found.referring.as_ref();
+        let reads = [Some(&found.page.seqs), referring.map(|found| &found.seqs)];
+        let reads = reads.into_iter().flatten();
+        let reads: Vec<Read> = reads
+            .filter_map(|seqs| read_of(conversation, seqs))
+            .collect();
+        access_log::record(tx, agent.id, AccessKind::History, &reads).await?;
         Ok(found)
     });
     Ok(answer(&found.await?))
+}
+
+/// The read of these messages; none for an empty list.
+fn read_of(conversation: ConversationId, seqs: &[i64]) -> Option<Read> {
+    let span = seqs.iter().copied().min().zip(seqs.iter().copied().max())?;
+    Some(Read {
+        conversation,
+        items: i64::try_from(seqs.len()).unwrap_or(i64::MAX),
+        span: Some(span),
+    })
 }
 
 async fn find(
@@ -76,19 +96,30 @@ async fn find(
     conversation: ConversationId,
     reader: Principal,
     walk: &Walk,
-) -> Result<store::Page> {
+) -> Result<Found> {
     let (page, forward) = (&walk.page, walk.direction == Direction::Forward);
     let (cursor, rows) = (page.cursor, page.rows());
-    store::history(client, conversation, reader, cursor, forward, rows).await
+    let page = store::history(client, conversation, reader, cursor, forward, rows).await?;
+    let referring = match walk.include {
+        Some(HistoryInclude::Refs) => {
+            Some(store::referring(client, conversation, reader, &page).await?)
+        }
+        None => None,
+    };
+    Ok(Found { page, referring })
 }
 
-fn answer(found: &store::Page) -> Response {
-    let next = found
+fn answer(Found { page, referring }: &Found) -> Response {
+    let next = page
         .next
         .map_or("null".to_owned(), |id| format!("\"{id}\""));
+    let refs = referring.as_ref().map_or(String::new(), |found| {
+        let (messages, is_truncated) = (found.messages.join(","), found.is_truncated);
+        format!(r#","refs":[{messages}],"refs_truncated":{is_truncated}"#)
+    });
     let text = format!(
-        r#"{{"data":[{}],"next_cursor":{next}}}"#,
-        found.messages.join(",")
+        r#"{{"data":[{}],"next_cursor":{next}{refs}}}"#,
+        page.messages.join(",")
     );
     let json = HeaderValue::from_static("application/json");
     ([(header::CONTENT_TYPE, json)], text).into_response()

@@ -10,15 +10,18 @@ mod answer;
 mod batch;
 mod body;
 mod contended;
+pub(crate) mod deletion;
 pub(crate) mod history;
 pub(crate) mod http;
 mod store;
+mod within;
 mod writer;
 
 pub use blindpipe_protocol::messages::Sent;
 use uuid::Uuid;
 
-pub use self::{body::Draft, writer::MessageWriter};
+pub(crate) use self::within::{find_prior, is_conflict, lock, send_within};
+pub use self::{body::Draft, store::forget_devices, writer::MessageWriter};
 use crate::{
     db::Db,
     error::Result,

@@ -28,7 +28,7 @@ use crate::{
         devices::NewSession,
     },
     http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json},
-    ids::{PasskeyId, UserId},
+    ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
     work::{Tx, UnitOfWork},
@@ -85,24 +85,56 @@ pub async fn login(
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("passkeys.login", async |tx| {
-        let Some(state) = store::take_challenge(tx, body.challenge_id, None).await? else {
+        let answered = passkeys.answer(tx, body.challenge_id, &credential);
+        let (user, passkey) = answered.await?;
+        let session = NewSession {
+            passkey: Some(passkey),
+            ..session
+        };
+        accounts.sign_in(tx, StatusCode::OK, user, session).await
+    });
+    signed_in.await
+}
+
+impl Passkeys {
+    /// Notes that the session's user holds a passkey. The challenge is used up by any answer.
+    pub async fn prove_again(
+        &self,
+        work: &UnitOfWork,
+        user: &User,
+        challenge: ChallengeId,
+        credential: &RawJson,
+    ) -> Result<()> {
+        let credential = json::parse_field("credential", credential)?;
+        let proven = work.run("passkeys.prove_again", async |tx| {
+            let (owner, _) = self.answer(tx, challenge, &credential).await?;
+            if owner != user.id {
+                return tx.commit_with(Code::PasskeyInvalid);
+            }
+            accounts::note_proof(tx, user.session).await
+        });
+        proven.await
+    }
+
+    /// The user and the passkey that have answered a challenge of a sign-in. A refusal is committed,
+    /// because it uses the challenge up.
+    async fn answer(
+        &self,
+        tx: &Tx,
+        challenge: ChallengeId,
+        credential: &PublicKeyCredential,
+    ) -> Result<(UserId, PasskeyId)> {
+        let Some(state) = store::take_challenge(tx, challenge, None).await? else {
             metrics::passkey_login("expired");
             return tx.commit_with(Code::ChallengeExpired);
         };
-        let verified = passkeys.prove(tx, &credential, read(&state)?).await?;
+        let verified = self.prove(tx, credential, read(&state)?).await?;
         metrics::passkey_login(verified.map_or_else(|outcome| outcome, |_| "signed_in"));
         match verified {
-            Ok((user, passkey)) => {
-                let session = NewSession {
-                    passkey: Some(passkey),
-                    ..session
-                };
-                accounts.sign_in(tx, StatusCode::OK, user, session).await
-            }
+            Ok(answered) => Ok(answered),
             Err(_) => tx.commit_with(Code::PasskeyInvalid),
         }
-    });
-    signed_in.await
+    }
 }
 
 impl Passkeys {

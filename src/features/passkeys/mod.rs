@@ -15,6 +15,8 @@ use crate::{
     config::{Config, Origin},
     db::Db,
     error::Result,
+    ids::{PasskeyId, UserId},
+    work::Tx,
 };
 
 /// The relying party of this cluster. Clones share it.
@@ -56,6 +58,12 @@ pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
             origin.0.origin().ascii_serialization()
         ));
     }
+}
+
+/// Removes a passkey of the user's. False if there is none.
+pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<bool> {
+    let removed = store::remove(tx, user, id).await?;
+    Ok(removed.is_some())
 }
 
 /// Deletes some of the expired challenges. True if there may be more.

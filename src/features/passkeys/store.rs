@@ -109,8 +109,8 @@ pub async fn create(
     let row = tx
         .query_opt(
             "-- passkeys.create
-            insert into passkey (passkey_id, user_id, credential_id, name, credential)
-            select $1, $2, $3, $4, $5 where (select count(*) from passkey where user_id = $2) < $6
+            insert into passkey (passkey_id, user_id, credential_id, name, credential, session_id)
+            select $1, $2, $3, $4, $5, $7 where (select count(*) from passkey where user_id = $2) < $6
             returning created_at",
             &[
                 &id,
@@ -119,6 +119,7 @@ pub async fn create(
                 &name,
                 &credential,
                 &MAX_PASSKEYS_PER_USER,
+                &user.session,
             ],
         )
         .await;

@@ -9,7 +9,7 @@ mod store;
 
 pub use blindpipe_protocol::relations::Relation;
 
-pub(crate) use self::store::{active, end_next, end_with, open};
+pub(crate) use self::store::{active, end_next, end_with, is_first_with_stranger, open, revoke};
 use crate::{db::Db, error::Result};
 
 /// Purges some of the due messages. True while there may be more.

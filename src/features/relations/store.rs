@@ -3,6 +3,7 @@ use uuid::Uuid;
 
 use super::Relation;
 use crate::{
+    auth::user::User,
     db::{self, Db, batches::BATCH_ROWS},
     error::{Code, Result},
     events::Event,
@@ -30,14 +31,27 @@ fn relation(row: &Row) -> Relation {
     }
 }
 
-/// The active relation of the two, and whether this call made it. The caller has locked their
-/// conversation.
+/// Whether the user never had a relation with the agent, which is somebody else's.
+pub async fn is_first_with_stranger(tx: &Tx, user: UserId, agent: AgentId) -> Result<bool> {
+    let row = tx
+        .query_one(
+            "-- relations.is_first_with_stranger
+            select exists (select from agent where agent_id = $2 and owner_user_id <> $1)
+                and not exists (select from relation where user_id = $1 and agent_id = $2) as is_first",
+            &[&user, &agent],
+        )
+        .await?;
+    Ok(row.get("is_first"))
+}
+
+/// The active relation of the two, and whether this call made it, in the user's session. The caller
+/// has locked their conversation.
 ///
 /// It cancels a purge that is not due yet. A purge that has begun continues up to the
 /// conversation's current end.
 pub async fn open(
     tx: &Tx,
-    user: UserId,
+    user: &User,
     agent: AgentId,
     conversation: ConversationId,
 ) -> Result<(Relation, bool)> {
@@ -45,10 +59,10 @@ pub async fn open(
     let opened = relation(
         &tx.query_one(
             "-- relations.open
-            insert into relation (relation_id, user_id, agent_id) values ($1, $2, $3)
+            insert into relation (relation_id, user_id, agent_id, session_id) values ($1, $2, $3, $4)
             on conflict (user_id, agent_id) where state = 'active' do update set state = 'active'
             returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
-            &[&id, &user, &agent],
+            &[&id, &user.id, &agent, &user.session],
         )
         .await?,
     );
@@ -63,7 +77,7 @@ pub async fn open(
             from conversation c
             where r.user_id = $1 and r.agent_id = $2 and r.state = 'revoked' and r.purge_due is not null
                 and c.conversation_id = $3",
-            &[&user, &agent, &conversation],
+            &[&user.id, &agent, &conversation],
         )
         .await?;
     }
@@ -330,6 +344,10 @@ async fn purge_messages(
                 -- A message that was emptied is found no more.
                 delete from message_token t using span, conversation c
                 where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
+            ), answered as (
+                -- The people and the decisions of an approval go with it.
+                delete from approval a using span, conversation c
+                where c.conversation_id = $1 and a.conversation_id = $1 and a.seq > c.purged_seq and a.seq <= span.top
             ), emptied as (
                 update message m set payload = '' from span, conversation c
                 where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top

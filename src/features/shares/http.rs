@@ -46,7 +46,7 @@ pub async fn create(
     let made = work.run("shares.create", async |tx| {
         // A share outlives the access token.
         lock_live_session(tx, user.id, user.session).await?;
-        store::insert(tx, &hash, user.id, subject, &asked).await
+        store::insert(tx, &hash, &user, subject, &asked).await
     });
     if !made.await? {
         return Err(match subject {
@@ -145,7 +145,8 @@ pub async fn end(
     Path(share_id): Path<String>,
 ) -> Result<Data<DeletedShare>> {
     let hash = rules::hash_of(&share_id);
-    match store::delete(work.db(), &hash, user.id).await? {
+    let client = work.db().write().await?;
+    match store::delete(&client, &hash, user.id).await? {
         true => Ok(Data(DeletedShare { deleted: true })),
         false => Err(Code::NotFound.into()),
     }

@@ -9,4 +9,4 @@ mod page;
 mod rules;
 mod store;
 
-pub use self::store::{end_some, forget};
+pub use self::store::{delete, end_some, forget};

@@ -6,7 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::rules::Subject;
 use crate::{
-    db::Db,
+    auth::user::User,
+    db::{Conn, Db},
     error::Result,
     ids::{AgentId, Principal, UserId},
     objects::{Content, ObjectKey, hash_of},
@@ -20,7 +21,7 @@ const MAX_BATCH_SHARES: i64 = 1000;
 pub async fn insert(
     tx: &Tx,
     hash: &[u8; 32],
-    owner: UserId,
+    owner: &User,
     subject: Subject,
     asked: &CreateShare,
 ) -> Result<bool> {
@@ -32,8 +33,8 @@ pub async fn insert(
     let made = tx
         .execute(
             "-- shares.insert
-            insert into share (share_hash, owner_id, kind, upload_id, agent_id, expires_at, max_access_count)
-            select $1, $2, $3, $4, $5, $6, $7
+            insert into share (share_hash, owner_id, kind, upload_id, agent_id, expires_at, max_access_count, session_id)
+            select $1, $2, $3, $4, $5, $6, $7, $8
             where $3 = 'contact'
                 or exists (
                     select from upload u join live_object o using (object_key)
@@ -45,12 +46,13 @@ pub async fn insert(
                             select from relation r where r.user_id = $2 and r.agent_id = $5 and r.state = 'active')))",
             &[
                 &hash.as_slice(),
-                &owner,
+                &owner.id,
                 &kind,
                 &upload,
                 &agent,
                 &asked.expires_at,
                 &asked.max_access_count,
+                &owner.session,
             ],
         )
         .await?;
@@ -118,14 +120,12 @@ pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Open
 }
 
 /// Deletes a share of the owner's; false if there is none.
-pub async fn delete(db: &Db, hash: &[u8; 32], owner: UserId) -> Result<bool> {
-    let deleted = db
-        .write()
-        .await?
+pub async fn delete(client: &Conn, hash: &[u8], owner: UserId) -> Result<bool> {
+    let deleted = client
         .execute(
             "-- shares.delete
             delete from share where share_hash = $1 and owner_id = $2",
-            &[&hash.as_slice(), &owner],
+            &[&hash, &owner],
         )
         .await?;
     Ok(deleted > 0)

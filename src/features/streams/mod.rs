@@ -1,105 +1,90 @@
 //! Streams: deltas of an agent's answer that end in a message. No inbox holds them.
 //!
-//! Promises: listeners get a stream's deltas in order and never after its message. A late listener
-//! gets the recent deltas with `stream.sync`, from the node that has them.
+//! Promises: listeners get a stream's deltas in order and never after its message. A stream belongs
+//! to its agent: it outlives sockets and nodes, any node goes on with it, and any node replays it
+//! ([`state`]). It ends with its message, a cancel, or a minute without a sign ([`upkeep`]).
+//!
+//! Nothing durable depends on it. A stream whose state is lost is begun again by its client, or
+//! ends for its listeners after a minute ([`heard`]).
 
 mod frames;
+mod heard;
+pub(crate) mod http;
 mod id;
-mod messages;
-mod replays;
-mod requests;
-mod table;
+mod opening;
+mod position;
+mod state;
+mod syncs;
+mod upkeep;
 
 use std::{sync::Arc, time::Duration};
 
 use blindpipe_protocol::{
     frames::ServerFrame,
-    messages::Sender,
     raw::RawJson,
-    streams::{StreamBegin, StreamCancel, StreamDelta, StreamEnd},
+    streams::{StreamCheckpoint, StreamDelta, StreamStatus},
 };
+use moka::sync::Cache;
 use serde_json::value::RawValue;
-use tokio::sync::{Mutex, mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 pub use self::{
     frames::StreamCommand,
+    heard::HeardStreams,
     id::{StreamId, StreamKey, StreamTarget, key_of},
-    messages::{StreamControl, StreamPeer},
-    replays::{Found, StreamReplays, without_the_past},
-    table::{ReplayChunk, StreamTable},
+    position::StreamPeer,
+    state::StreamState,
+    syncs::{Found, Replay, StreamSyncs, without_the_past},
 };
 use self::{
-    frames::{encode, size},
-    messages::{StreamAction, StreamPosition},
-    replays::ReplayRequests,
-    table::Silent,
+    frames::{encode, ended, sender, size},
+    opening::OpenStream,
+    position::{StreamAction, StreamPosition},
+    state::{Closed, Ending, Sign, Verdict},
 };
 use crate::{
     clock::Clock,
     delivery::{Backplane, ephemeral::EphemeralEvent},
-    error::{Code, Result},
+    error::{Code, Error, Result},
     features::conversations::Audience,
-    ids::{ConversationId, MessageId, Principal},
-    limits::quotas::MAX_DELTA_BYTES,
-    supervisor,
+    ids::{AgentId, ConversationId, MessageId, Principal},
+    limits::quotas::{
+        MAX_CHECKPOINT_BYTES, MAX_DELTA_BYTES, MAX_STREAM_DELTAS_PER_SECOND,
+        MAX_STREAM_STATE_BYTES, MAX_STREAM_STATUS_BYTES, MB, STREAM_CHECKPOINT_INTERVAL,
+        STREAM_IDLE_TIMEOUT,
+    },
+    random::Random,
+    redis::Away,
 };
 
-/// The streams of a node. Clones share them.
+/// The reason that listeners see when a user has stopped the agent.
+const USER_STOPPED: &str = "user_stopped";
+/// The reason that listeners see when a stream has given no sign for too long.
+const IDLE: &str = "idle";
+
+/// The streams as a node handles them. Clones share everything.
 #[derive(Clone)]
 pub struct Streams {
     clock: Clock,
-    table: StreamTable,
+    random: Random,
+    state: StreamState,
+    heard: HeardStreams,
     audience: Audience,
     backplane: Backplane,
-    /// The recent requests to other nodes.
-    requests: ReplayRequests,
+    /// The streams that this node's sockets have used. Redis says whether an entry still holds.
+    open: Cache<StreamKey, Arc<OpenStream>>,
 }
 
 impl Streams {
-    /// Answers other nodes, and cancels streams that are silent for too long, until `stop`.
-    pub fn start(
-        clock: &Clock,
-        table: StreamTable,
-        audience: Audience,
-        backplane: &Backplane,
-        requests: mpsc::Receiver<StreamControl>,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Self {
-        let streams = Streams {
-            clock: clock.clone(),
-            table,
-            audience,
-            backplane: backplane.clone(),
-            requests: ReplayRequests::default(),
-        };
-        let (tidied, until) = (streams.clone(), stop.clone());
-        supervisor::spawn(tasks, "streams.tidy", move || {
-            tidied.clone().run(until.clone())
-        });
-        let (served, until) = (streams.clone(), stop.clone());
-        let requests = Arc::new(Mutex::new(requests));
-        supervisor::spawn(tasks, "streams.replay", move || {
-            let (streams, requests, stop) = (served.clone(), requests.clone(), until.clone());
-            async move { requests::serve(&streams, &mut *requests.lock().await, &stop).await }
-        });
-        streams
+    /// The target of a stream, also shortly after its end, because its message may be sent again.
+    pub async fn target(&self, key: &StreamKey) -> Option<StreamTarget> {
+        match self.state.load(key).await {
+            Ok((_, known)) => known.map(|known| known.home.target()),
+            Err(Away) => self.open.get(key).map(|open| open.target),
+        }
     }
 
-    /// The target of a stream that began here, also shortly after its end, because its message may
-    /// be sent again.
-    pub fn target(&self, key: &StreamKey) -> Option<StreamTarget> {
-        self.table.target(key)
-    }
-
-    /// The kept deltas of a stream from delta `n` on.
-    pub fn replay(&self, key: &StreamKey, n: u64) -> ReplayChunk {
-        self.table.from(key, n)
-    }
-
-    /// Handles a `stream.begin`, `stream.delta` or `stream.cancel` frame.
+    /// Handles a frame of an agent about its stream, but its end.
     pub async fn frame(
         &self,
         who: Principal,
@@ -108,76 +93,164 @@ impl Streams {
     ) -> Result<()> {
         let key = key_of(who, stream)?;
         match action {
-            StreamCommand::Begin(target) => self.begin(&key, target).await,
-            StreamCommand::Delta { n, data } => self.go_on(&key, n, data).await,
+            StreamCommand::Begin(target, generation) => self.begin(&key, target, generation).await,
+            StreamCommand::Delta { n, data } => {
+                fits(&data, MAX_DELTA_BYTES)?;
+                self.say(&key, Saying::Delta(n, data)).await
+            }
+            StreamCommand::Status { data } => {
+                fits(&data, MAX_STREAM_STATUS_BYTES)?;
+                self.say(&key, Saying::Status(data)).await
+            }
+            StreamCommand::Checkpoint { n, data } => {
+                fits(&data, MAX_CHECKPOINT_BYTES)?;
+                self.checkpoint(&key, n, data).await
+            }
+            StreamCommand::KeepAlive => {
+                let (conversation, _) = self.speak(&key).await?;
+                let taken = self.sign(&key, conversation, Sign::KeepAlive).await;
+                taken.map(drop)
+            }
             StreamCommand::Cancel { reason } => {
-                let target = self.table.open(&key).ok_or(Code::NotFound)?;
-                self.cancel(&key, target.conversation, reason.as_deref(), true)
-                    .await;
-                Ok(())
+                let open = self.open(&key).await?;
+                let ending = Ending::Cancelled(reason);
+                let conversation = open.target.conversation;
+                match self.close(&key, conversation, &ending).await? {
+                    Closed::Now => Ok(()),
+                    Closed::Before | Closed::Unknown => Err(Code::NotFound.into()),
+                }
             }
         }
     }
 
-    async fn begin(&self, key: &StreamKey, target: StreamTarget) -> Result<()> {
-        let StreamTarget {
-            conversation: conversation_id,
-            in_reply_to,
-        } = target;
-        let listeners = self.listeners(key, conversation_id).await?;
-        let begun_at = self.table.begin(key, target)?;
-        self.backplane.publish_control(&StreamControl::Moved {
-            to: self.backplane.node,
-            agent: key.agent,
-            stream: key.stream.clone(),
-            begun_at,
-        });
-        let sender = sender(key);
-        let text = encode(&ServerFrame::StreamBegin(StreamBegin {
-            stream_id: key.stream.clone(),
-            conversation_id,
-            in_reply_to,
-            sender,
-        }));
-        self.backplane.publish_ephemeral(
-            &listeners,
-            &event(key, conversation_id, StreamAction::Begin(begun_at), text),
-            None,
-        );
+    /// The conversation of an open stream and its listeners, if the agent may still speak there.
+    /// Otherwise the stream ends.
+    async fn speak(&self, key: &StreamKey) -> Result<(ConversationId, Vec<Uuid>)> {
+        let conversation = self.open(key).await?.target.conversation;
+        match self.listeners(key, conversation).await {
+            Err(error) if error.code() != Code::ServiceUnavailable => {
+                let ending = Ending::Cancelled(Some("not_member".to_owned()));
+                self.close(key, conversation, &ending).await.ok();
+                Err(error)
+            }
+            listeners => Ok((conversation, listeners?)),
+        }
+    }
+
+    /// Publishes a delta or a status.
+    async fn say(&self, key: &StreamKey, saying: Saying) -> Result<()> {
+        let (conversation_id, listeners) = self.speak(key).await?;
+        let (stream_id, sender) = (key.stream.clone(), sender(key));
+        let (text, action) = match saying {
+            Saying::Delta(n, data) => {
+                let delta = StreamDelta {
+                    stream_id,
+                    conversation_id,
+                    n,
+                    data: RawJson(data),
+                    sender,
+                };
+                (
+                    encode(&ServerFrame::StreamDelta(delta)),
+                    StreamAction::Delta(n),
+                )
+            }
+            Saying::Status(data) => {
+                let status = StreamStatus {
+                    stream_id,
+                    conversation_id,
+                    data: RawJson(data),
+                    sender,
+                };
+                (
+                    encode(&ServerFrame::StreamStatus(status)),
+                    StreamAction::Status,
+                )
+            }
+        };
+        let sign = match action {
+            StreamAction::Delta(n) => Sign::Delta(n, &text),
+            _ => Sign::Status(&text),
+        };
+        self.sign(key, conversation_id, sign).await?;
+        self.announce(&listeners, key, conversation_id, action, text);
         Ok(())
     }
 
-    async fn go_on(&self, key: &StreamKey, n: u64, data: Box<RawValue>) -> Result<()> {
-        let StreamTarget {
-            conversation: conversation_id,
-            ..
-        } = self.table.open(key).ok_or(Code::NotFound)?;
-        if size(&data) > MAX_DELTA_BYTES {
-            return Err(Code::PayloadTooLarge.into());
+    async fn checkpoint(&self, key: &StreamKey, n: u64, data: Box<RawValue>) -> Result<()> {
+        // Redis refuses it as well. Here, many of them cost Redis nothing.
+        let now = self.clock.now();
+        if let Some(wait) = self.open(key).await?.checkpoint_wait(now) {
+            return Err(too_often(wait));
         }
-        let listeners = match self.listeners(key, conversation_id).await {
-            Err(error) if error.code() != Code::ServiceUnavailable => {
-                self.cancel(key, conversation_id, Some("not_member"), true)
-                    .await;
-                return Err(error);
-            }
-            other => other?,
-        };
-        let sender = sender(key);
-        let text = encode(&ServerFrame::StreamDelta(StreamDelta {
+        let (conversation_id, _) = self.speak(key).await?;
+        let text = encode(&ServerFrame::StreamCheckpoint(StreamCheckpoint {
             stream_id: key.stream.clone(),
             conversation_id,
             n,
             data: RawJson(data),
-            sender,
+            sender: sender(key),
         }));
-        self.table.push(key, n, &text)?;
-        self.backplane.publish_ephemeral(
-            &listeners,
-            &event(key, conversation_id, StreamAction::Delta(n), text),
-            None,
-        );
+        let sign = Sign::Checkpoint(n, &text);
+        let open = self.sign(key, conversation_id, sign).await?;
+        open.note_checkpoint(now);
         Ok(())
+    }
+
+    /// Gives Redis a sign of an open stream. This node's memory of the stream may be old, so
+    /// an unknown stream is looked up once.
+    async fn sign(
+        &self,
+        key: &StreamKey,
+        conversation: ConversationId,
+        sign: Sign<'_>,
+    ) -> Result<Arc<OpenStream>> {
+        let mut open = self.open(key).await?;
+        let mut verdict = self.give(key, conversation, &open, &sign).await?;
+        if matches!(verdict, Verdict::Unknown) {
+            self.open.remove(key);
+            open = self.open(key).await?;
+            verdict = self.give(key, conversation, &open, &sign).await?;
+        }
+        match verdict {
+            Verdict::Taken => Ok(open),
+            Verdict::Unknown => {
+                self.open.remove(key);
+                Err(Code::NotFound.into())
+            }
+            Verdict::Order(next) => {
+                let expected = format!("the next delta is {next}");
+                Err(Error::field("n", "order", &expected))
+            }
+            Verdict::Wait(wait) if matches!(sign, Sign::Checkpoint(..)) => Err(too_often(wait)),
+            Verdict::Wait(wait) => {
+                let limit = format!("{MAX_STREAM_DELTAS_PER_SECOND}/s");
+                Err(Error::too_many(limit, "agent_stream_delta", wait))
+            }
+            Verdict::Full => {
+                let limit = format!("{} MB of streams", MAX_STREAM_STATE_BYTES / MB);
+                Err(Error::too_many(
+                    limit,
+                    "agent_stream_bytes",
+                    STREAM_IDLE_TIMEOUT,
+                ))
+            }
+        }
+    }
+
+    async fn give(
+        &self,
+        key: &StreamKey,
+        conversation: ConversationId,
+        open: &OpenStream,
+        sign: &Sign<'_>,
+    ) -> Result<Verdict> {
+        // It has begun anew elsewhere, for other listeners.
+        if open.target.conversation != conversation {
+            return Ok(Verdict::Unknown);
+        }
+        let verdict = self.state.sign(key, &open.life, sign).await;
+        verdict.map_err(away)
     }
 
     async fn listeners(&self, key: &StreamKey, conversation: ConversationId) -> Result<Vec<Uuid>> {
@@ -187,119 +260,131 @@ impl Streams {
             .await
     }
 
-    /// Ends a stream without a message. A stream of another node ends only for the listeners of
-    /// this node: that node is gone, or its last message was lost.
-    async fn cancel(
+    /// Ends an open stream without a message, and tells its listeners and its agent.
+    async fn close(
         &self,
         key: &StreamKey,
-        conversation_id: ConversationId,
-        reason: Option<&str>,
-        own: bool,
-    ) {
-        let sender = sender(key);
-        let text = encode(&ServerFrame::StreamCancel(StreamCancel {
-            stream_id: key.stream.clone(),
-            conversation_id,
-            reason: reason.map(str::to_owned),
-            sender,
-        }));
-        if !self.table.finish(key, &text) {
-            return;
+        conversation: ConversationId,
+        ending: &Ending,
+    ) -> Result<Closed> {
+        let closed = self.state.close(key, conversation, ending).await;
+        let closed = closed.map_err(away)?;
+        self.open.remove(key);
+        if closed == Closed::Now {
+            self.publish_cancel(key, conversation, ending).await;
         }
-        // Without Postgres the recipients are unknown. They see the stream as idle.
-        let Ok(listeners) = self.audience.all(conversation_id).await else {
-            return;
+        Ok(closed)
+    }
+
+    async fn publish_cancel(&self, key: &StreamKey, conversation: ConversationId, ending: &Ending) {
+        // Without Postgres the recipients are unknown. Their nodes look the stream up later.
+        if let Ok(listeners) = self.audience.all(conversation).await {
+            let text = ended(key, conversation, ending);
+            self.announce(&listeners, key, conversation, StreamAction::Cancelled, text);
+        }
+    }
+
+    /// Ends a stream that has become a message.
+    pub async fn sent(&self, key: &StreamKey, conversation: ConversationId, message_id: MessageId) {
+        let ending = Ending::Message(message_id);
+        // The stream must be over before its listeners get the end.
+        let is_news = match self.state.close(key, conversation, &ending).await {
+            Ok(Closed::Now) => true,
+            Ok(Closed::Before) => false,
+            Ok(Closed::Unknown) | Err(Away) => self.heard.is_open(key, conversation),
         };
-        let event = event(key, conversation_id, StreamAction::Cancelled, text);
-        if own {
-            self.backplane.publish_ephemeral(&listeners, &event, None);
-        } else {
-            self.backplane.publish_ephemeral_here(&listeners, &event);
+        self.open.remove(key);
+        if !is_news {
+            return;
         }
-    }
-
-    /// Ends a stream that has become a message. If the stream began on another node, that node
-    /// publishes the end to the listeners.
-    pub async fn sent(
-        &self,
-        key: &StreamKey,
-        conversation_id: ConversationId,
-        message_id: MessageId,
-    ) {
-        let sender = sender(key);
-        let text = encode(&ServerFrame::StreamEnd(StreamEnd {
-            stream_id: key.stream.clone(),
-            conversation_id,
-            message_id,
-            sender,
-        }));
-        let own = self.table.is_own(key);
-        let listeners_have_end = self.table.finish(key, &text);
-        if own != Some(true) && (listeners_have_end || own.is_none()) {
-            let StreamKey { agent, stream } = key.clone();
-            let (by, conversation, text) = (self.backplane.node, conversation_id, text.to_string());
-            // The stream must be over before its listeners get the end.
-            self.backplane.publish_control(&StreamControl::Ended {
-                by,
-                agent,
-                stream,
-                conversation,
-                text,
-                listeners_have_end,
-            });
-        }
-        if listeners_have_end {
-            self.publish_end(key, conversation_id, text).await;
-        }
-    }
-
-    /// A listener that misses this frame has the message in its inbox.
-    async fn publish_end(&self, key: &StreamKey, conversation: ConversationId, text: Arc<str>) {
+        // A listener that misses this frame has the message in its inbox.
         let Ok(mut listeners) = self.audience.all(conversation).await else {
             return;
         };
         listeners.retain(|id| *id != key.agent.0);
-        self.backplane.publish_ephemeral(
-            &listeners,
-            &event(key, conversation, StreamAction::Ended, text),
-            None,
-        );
+        let text = ended(key, conversation, &ending);
+        self.announce(&listeners, key, conversation, StreamAction::Ended, text);
     }
 
-    async fn run(self, stop: CancellationToken) {
-        loop {
-            let next = self.clock.now() + Duration::from_secs(1);
-            tokio::select! {
-                () = self.clock.sleep_until(next) => {}
-                () = stop.cancelled() => return,
-            }
-            for Silent {
-                key,
-                conversation,
-                own,
-            } in self.table.tidy()
-            {
-                self.cancel(&key, conversation, Some("idle"), own).await;
-            }
+    /// Ends the open streams of an agent in a conversation, for a user who has stopped the agent.
+    /// With `in_reply_to`, a stream that answers another message goes on.
+    pub async fn stop(
+        &self,
+        agent: AgentId,
+        conversation: ConversationId,
+        in_reply_to: Option<MessageId>,
+    ) {
+        let ending = Ending::Cancelled(Some(USER_STOPPED.to_owned()));
+        let stopped = self
+            .state
+            .stop(agent, conversation, in_reply_to, &ending)
+            .await;
+        // Without Redis no stream goes on.
+        for key in stopped.unwrap_or_default() {
+            self.publish_cancel(&key, conversation, &ending).await;
         }
     }
+
+    fn announce(
+        &self,
+        listeners: &[Uuid],
+        key: &StreamKey,
+        conversation: ConversationId,
+        action: StreamAction,
+        text: Arc<str>,
+    ) {
+        let position = StreamPosition {
+            agent: key.agent,
+            stream: key.stream.clone(),
+            conversation,
+            action,
+        };
+        self.heard.note(&position);
+        self.backplane
+            .publish_ephemeral(listeners, &position.event(text), None);
+    }
+
+    /// Publishes an end to the listeners of this node only.
+    fn publish_end_here(
+        &self,
+        listeners: &[Uuid],
+        key: &StreamKey,
+        conversation: ConversationId,
+        ending: &Ending,
+    ) {
+        let action = match ending {
+            Ending::Message(_) => StreamAction::Ended,
+            Ending::Cancelled(_) => StreamAction::Cancelled,
+        };
+        let position = StreamPosition {
+            agent: key.agent,
+            stream: key.stream.clone(),
+            conversation,
+            action,
+        };
+        let event: EphemeralEvent = position.event(ended(key, conversation, ending));
+        self.backplane.publish_ephemeral_here(listeners, &event);
+    }
 }
 
-fn sender(key: &StreamKey) -> Sender {
-    Sender::of(Principal::Agent(key.agent), None)
+/// A sign that listeners hear.
+enum Saying {
+    Delta(u64, Box<RawValue>),
+    Status(Box<RawValue>),
 }
 
-fn event(
-    key: &StreamKey,
-    conversation: ConversationId,
-    action: StreamAction,
-    body: Arc<str>,
-) -> EphemeralEvent {
-    let position = StreamPosition {
-        agent: key.agent,
-        stream: key.stream.clone(),
-        conversation,
-        action,
-    };
-    position.event(body)
+fn fits(data: &RawValue, max_bytes: usize) -> Result<()> {
+    if size(data) > max_bytes {
+        return Err(Code::PayloadTooLarge.into());
+    }
+    Ok(())
+}
+
+fn too_often(wait: Duration) -> Error {
+    let limit = format!("1/{} s", STREAM_CHECKPOINT_INTERVAL.as_secs());
+    Error::too_many(limit, "agent_stream_checkpoint", wait)
+}
+
+fn away(_: Away) -> Error {
+    Error::unavailable("the state of streams is away")
 }

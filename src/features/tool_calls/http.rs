@@ -1,4 +1,5 @@
-//! `POST /agents/{agent_id}/artifact-requests`, `POST /artifact-requests/{request_id}/response`.
+//! `POST /agents/{agent_id}/artifact-requests`, `POST /artifact-requests/{request_id}/claim`,
+//! `POST /artifact-requests/{request_id}/response`.
 
 use axum::{
     body::Body,
@@ -6,13 +7,16 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
-use blindpipe_protocol::{text::RequestId, tool_calls::ToolCallState};
+use blindpipe_protocol::{
+    text::RequestId,
+    tool_calls::{ClaimArtifact, ToolCallState},
+};
 
 use super::{Requested, Responder};
 use crate::{
     auth::{agent::Agent, user::User},
     error::{Code, Result},
-    http::{Data, Path, body},
+    http::{Data, JsonOrNothing, Path, body},
     limits::quotas::{MAX_MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES},
     work::UnitOfWork,
 };
@@ -34,7 +38,8 @@ async fn read(request: Request<Body>, too_large: Code) -> Result<bytes::Bytes> {
 /// Answers 201 with the [`ToolCallState`]: `pending`, or `denied` (`scope_not_granted`) without a
 /// grant. A `request_id` seen before answers 200 with the present state. Publishes
 /// `artifact_request` to the user, or `artifact_response` to the agent. Errors: `NOT_FOUND`,
-/// `RELATION_REQUIRED`, `IDEMPOTENCY_CONFLICT`, `WEBHOOK_PAYLOAD_TOO_LARGE`.
+/// `RELATION_REQUIRED`, `SCOPE_NOT_DECLARED` (the manifest names another scope for the tool),
+/// `IDEMPOTENCY_CONFLICT`, `WEBHOOK_PAYLOAD_TOO_LARGE`.
 pub async fn request(
     agent: Agent,
     State(work): State<UnitOfWork>,
@@ -50,12 +55,29 @@ pub async fn request(
     Ok(([("idempotent-replayed", replay)], Data(state)).into_response())
 }
 
+/// `POST /artifact-requests/{request_id}/claim`: keeps a tool call for the caller's device, before
+/// the device runs it.
+///
+/// Caller: the user who was asked, on a device that was asked. Body `{agent_id?}`, or none. From now
+/// on no other device may claim or answer the call; the device may claim it again. Answers 200 with
+/// the [`ToolCallState`]. Errors: as of the response.
+pub async fn claim(
+    user: User,
+    State(work): State<UnitOfWork>,
+    Path(RequestId(request_id)): Path<RequestId>,
+    JsonOrNothing(body): JsonOrNothing<ClaimArtifact>,
+) -> Result<Data<ToolCallState>> {
+    let claimed = super::claim(&work, Responder::of(&user), &request_id, body.agent_id).await;
+    claimed.map(Data)
+}
+
 /// `POST /artifact-requests/{request_id}/response`: answers a tool call for the caller's device.
 ///
-/// Caller: the user who was asked, on a device that was asked. Body `{status, reason?, payload?}`.
-/// The first answer counts; its repeat answers the same. Answers 200 with the [`ToolCallState`].
+/// Caller: the user who was asked, on a device that was asked. Body
+/// `{agent_id?, status, reason?, payload?}`; `agent_id` is required where calls of several agents
+/// have this id. The first answer counts; its repeat answers the same. Answers 200 with the [`ToolCallState`].
 /// Publishes `artifact_response` to the agent and the user. Errors: `NOT_FOUND`, `FORBIDDEN` (on
-/// another device), `ALREADY_DECIDED`, `TOOL_CALL_EXPIRED`, `MESSAGE_TOO_LARGE`.
+/// another device), `ALREADY_DECIDED` (also claimed by another device), `TOOL_CALL_EXPIRED`, `MESSAGE_TOO_LARGE`.
 pub async fn respond(
     user: User,
     State(work): State<UnitOfWork>,
@@ -64,10 +86,6 @@ pub async fn respond(
 ) -> Result<Data<ToolCallState>> {
     let bytes = read(request, Code::MessageTooLarge).await?;
     let body = super::read_response(&bytes)?;
-    let responder = Responder {
-        user: user.id,
-        session: user.session,
-    };
-    let answered = super::respond(&work, responder, &request_id, &body).await;
+    let answered = super::respond(&work, Responder::of(&user), &request_id, &body).await;
     answered.map(Data)
 }

@@ -1,6 +1,7 @@
 //! Tool calls: an agent asks the devices of a user to run a tool, under a grant of the user's.
 //!
-//! Promises: a call has one outcome, whatever devices answer at once. A call of high sensitivity is
+//! Promises: a call has one outcome, whatever devices answer at once. Of several devices one may
+//! claim a call. A call of high sensitivity is
 //! denied 30 seconds after it was accepted, whichever nodes die meanwhile. A call whose grant is
 //! revoked is denied unless it was answered before. An agent that repeats a request gets its state.
 //!
@@ -8,7 +9,7 @@
 //! node holds, so no lease has to run out when a node dies.
 //!
 //! `store/requests.rs` makes calls or finds them, `store/judge.rs` decides under which grant a call
-//! may run, `store/responses.rs` takes a device's answer, and `store/ends.rs` ends calls by
+//! may run, `store/responses.rs` takes a device's claim or answer, and `store/ends.rs` ends calls by
 //! deadline, revocation or age. `rules.rs` judges without rows.
 
 pub(crate) mod http;
@@ -21,7 +22,7 @@ use blindpipe_protocol::tool_calls::{RequestArtifact, RespondArtifact, ToolCallS
 
 pub(crate) use self::rules::{read_request, read_response};
 use crate::{
-    auth::agent::Agent,
+    auth::{agent::Agent, user::User},
     db::batches::paced,
     error::Result,
     ids::{AgentId, ConversationId, GrantId, SessionId, UserId},
@@ -58,6 +59,28 @@ pub(crate) struct Responder {
     pub session: SessionId,
 }
 
+impl Responder {
+    const fn of(user: &User) -> Self {
+        Responder {
+            user: user.id,
+            session: user.session,
+        }
+    }
+}
+
+/// Keeps a call for a device, which alone may answer it from now on.
+async fn claim(
+    work: &UnitOfWork,
+    responder: Responder,
+    request_id: &str,
+    agent: Option<AgentId>,
+) -> Result<ToolCallState> {
+    work.run("tool_calls.claim", async |tx| {
+        store::claim(tx, responder, request_id, agent).await
+    })
+    .await
+}
+
 /// Answers a call for a device.
 pub(crate) async fn respond(
     work: &UnitOfWork,
@@ -80,6 +103,15 @@ pub(crate) async fn expire(work: &UnitOfWork) -> Result<()> {
 /// Denies the pending calls of revoked grants. The caller has locked the grants.
 pub(crate) async fn deny_of_grants(tx: &Tx, grants: &[GrantId]) -> Result<()> {
     store::deny_of_grants(tx, grants).await
+}
+
+/// Denies the pending calls of agents that a user stops in a conversation.
+pub(crate) async fn deny_of_stopped(
+    tx: &Tx,
+    conversation: ConversationId,
+    agents: &[AgentId],
+) -> Result<()> {
+    store::deny_of_stopped(tx, conversation, agents).await
 }
 
 /// Forgets to which calls of an agent a user has agreed in a conversation. The next one prompts.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{Code, Error, Result},
+    features::agents::Declared,
     http::json,
     limits::quotas::MAX_MESSAGE_BYTES,
 };
@@ -64,6 +65,25 @@ pub fn must_fit(encryption: Encryption, payload: Option<&RawJson>) -> Result<()>
     ))
 }
 
+/// The sensitivity that the manifest gives to a tool under a scope; none if it does not declare the
+/// scope. Where the manifest lists tools, any other tool is `high`. Errors: `SCOPE_NOT_DECLARED` for
+/// a tool whose entry names another scope.
+pub fn declared_sensitivity(
+    declared: &Declared,
+    tool: &str,
+    scope: &str,
+) -> Result<Option<Sensitivity>> {
+    let entry = declared.tools.get(tool);
+    if let Some(Some(named)) = entry
+        && named != scope
+    {
+        return Err(Error::from(Code::ScopeNotDeclared).with("scope", scope));
+    }
+    let is_unlisted = entry.is_none() && !declared.tools.is_empty();
+    let sensitivity = declared.scopes.get(scope).copied();
+    Ok(sensitivity.map(|it| if is_unlisted { Sensitivity::High } else { it }))
+}
+
 /// The devices that may answer a call: all, and those where a person has agreed within a day.
 #[derive(Debug, Default)]
 pub struct Devices {
@@ -105,6 +125,28 @@ mod tests {
                 "{sensitivity} {silent} of {all}"
             );
         }
+    }
+
+    #[test]
+    fn a_tool_has_the_scope_of_its_entry_and_is_high_without_one() {
+        let text = |text: &str| text.to_owned();
+        let scopes = [("pay", Sensitivity::High), ("ping", Sensitivity::Low)];
+        let mut declared = Declared {
+            scopes: scopes.map(|(scope, it)| (text(scope), it)).into(),
+            tools: [(text("pay"), Some(text("pay"))), (text("any"), None)].into(),
+        };
+        let of =
+            |declared: &Declared, tool, scope| declared_sensitivity(declared, tool, scope).ok();
+        assert_eq!(of(&declared, "pay", "ping"), None);
+        assert_eq!(of(&declared, "pay", "pay"), Some(Some(Sensitivity::High)));
+        assert_eq!(of(&declared, "any", "ping"), Some(Some(Sensitivity::Low)));
+        assert_eq!(
+            of(&declared, "other", "ping"),
+            Some(Some(Sensitivity::High))
+        );
+        assert_eq!(of(&declared, "any", "none"), Some(None));
+        declared.tools.clear();
+        assert_eq!(of(&declared, "other", "ping"), Some(Some(Sensitivity::Low)));
     }
 
     #[test]

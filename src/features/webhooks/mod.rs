@@ -6,6 +6,9 @@
 //! delivered one after another. Nothing is delivered while a socket of the agent is online. A
 //! suspended webhook delivers nothing and what is under way is cut.
 //!
+//! A stop is an exception: a call of its own brings it at once, beside the deliveries. They leave it
+//! out if that call was answered.
+//!
 //! Secrets are sealed at rest under a key of the server's secret. [`reseal`](mod@reseal) follows a
 //! change of it. A secret that does not open makes its agent unreachable ([`unreadable`]).
 //!
@@ -34,7 +37,13 @@ pub use self::{
     seal::SecretSeal,
     store::seals::Seals,
 };
-use crate::{db::Db, error::Result, ids::AgentId, metrics, work::UnitOfWork};
+use crate::{
+    db::{Db, batches::paced},
+    error::Result,
+    ids::{AgentId, EventId},
+    metrics,
+    work::{Tx, UnitOfWork},
+};
 
 /// The number of days that deliveries stay in the log.
 const LOG_RETENTION_DAYS: i32 = 30;
@@ -56,9 +65,18 @@ impl Webhooks {
     }
 }
 
-/// Makes the partitions of the coming days, and drops those of the log's past.
+/// Makes the partitions of the coming days, and drops those of the log's past. Stops that no
+/// delivery has passed go at that age as well.
 pub async fn rotate_log(db: &Db) -> Result<()> {
-    store::deliveries::rotate(db, LOG_RETENTION_DAYS).await
+    store::deliveries::rotate(db, LOG_RETENTION_DAYS).await?;
+    while paced(store::stops::forget_old(db, LOG_RETENTION_DAYS)).await? {}
+    Ok(())
+}
+
+/// Notes the event of a stop, so that the receivers of `agents` get it by calls of their own. The
+/// transaction emits the event.
+pub async fn announce_stop(tx: &Tx, agents: &[AgentId], event: EventId) -> Result<()> {
+    store::stops::announce(tx, agents, event).await
 }
 
 /// Wakes agents whose wake-up was lost, and measures what waits.

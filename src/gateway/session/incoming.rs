@@ -52,9 +52,9 @@ impl Session<'_> {
         // A client may ack a whole backlog event by event. Acks are gathered and cost little.
         let flood = match frame {
             Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
-            // Deltas have a budget of their own.
+            // Deltas and statuses share a budget of their own.
             Ok(ClientFrame::Stream {
-                action: StreamCommand::Delta { .. },
+                action: StreamCommand::Delta { .. } | StreamCommand::Status { .. },
                 ..
             }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
             _ => self.frames.over(MAX_FRAMES_PER_SECOND),
@@ -117,6 +117,14 @@ impl Session<'_> {
                 let target = Target::ToolResponse(request_id);
                 self.send(reference, target, body, permit);
             }
+            ClientFrame::TurnStop {
+                reference,
+                conversation,
+                asked,
+            } => {
+                let target = Target::Stop(conversation, asked);
+                self.send(reference, target, String::new(), None);
+            }
             ClientFrame::StreamSync {
                 reference,
                 stream,
@@ -166,7 +174,13 @@ impl Session<'_> {
     }
 
     /// Notes a durable ack. An ack of another epoch says nothing about this one.
-    fn ack(&self, cursor: Cursor) {
+    fn ack(&mut self, cursor: Cursor) {
+        if self.client.shared.is_some() {
+            if !self.subscription.is_ended() {
+                self.note_shared_ack(cursor);
+            }
+            return;
+        }
         // An ack of a revoked credential would move the agent's shared position.
         if cursor.epoch == self.epoch && !self.subscription.is_ended() {
             let sent = self.subscription.sent();
@@ -180,9 +194,14 @@ impl Session<'_> {
                 },
                 self.client.credential,
             );
-            if let Principal::Agent(agent) = self.client.principal {
-                self.gateway.reachability.note(agent);
-            }
+            self.note_reachable();
+        }
+    }
+
+    /// Notes that an agent handles its events.
+    pub(super) fn note_reachable(&self) {
+        if let Principal::Agent(agent) = self.client.principal {
+            self.gateway.reachability.note(agent);
         }
     }
 

@@ -6,8 +6,11 @@
 
 mod incoming;
 mod outgoing;
+mod shared;
 
 use std::time::Duration;
+
+pub use self::shared::Shared;
 
 use blindpipe_protocol::frames::{CaughtUp, Empty, Ready, Replay, ResyncRequired};
 use chrono::{DateTime, Utc};
@@ -28,7 +31,7 @@ use crate::{
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Error, Result},
-    features::streams::StreamReplays,
+    features::streams::StreamSyncs,
     ids::Principal,
     inbox::{Bounds, Start},
     limits::{
@@ -54,6 +57,7 @@ pub async fn run(
             session.note_delivered();
             // A client that acks, closes and reconnects elsewhere gets nothing twice. A revoked
             // credential is closed without a wait.
+            Box::pin(session.leave_group(why, socket)).await;
             if why != SessionEnd::Close(Close::Revoked) {
                 // A future is as large as its largest moment, and this is a socket's last second.
                 let last = Box::pin(async {
@@ -103,7 +107,7 @@ struct Session<'a> {
     reorder_buffer: ReorderBuffer,
     sends: Sends,
     notices: Notices,
-    syncs: StreamReplays,
+    syncs: StreamSyncs,
     /// Whether a ping is unanswered.
     pinged: bool,
     /// The time at which the next ping is due, or the pong is overdue.
@@ -199,6 +203,7 @@ impl<'a> Session<'a> {
         reverify(&client).await?;
         let bounds = gateway.inbox.bounds(&client.reader).await;
         let bounds = bounds.map_err(|error| overload("inbox.bounds", &error))?;
+        let bounds = shared::bounds_of(&client, bounds);
         let from = greet(&client, &bounds, socket);
         subscription.set_start(bounds.cursor(from));
         let mut session = Session {
@@ -209,7 +214,7 @@ impl<'a> Session<'a> {
             reorder_buffer: ReorderBuffer::default(),
             sends: Sends::default(),
             notices: Notices::default(),
-            syncs: StreamReplays::default(),
+            syncs: StreamSyncs::default(),
             pinged: false,
             beat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
             expiry: Expiry::Fresh,
@@ -218,13 +223,22 @@ impl<'a> Session<'a> {
             deltas: Rate::default(),
             counted,
         };
-        session.catch_up(bounds.head, socket).await?;
-        Ok(session)
+        match session.catch_up(bounds.head, socket).await {
+            Ok(()) => Ok(session),
+            Err(end) => {
+                session.leave_group(end, socket).await;
+                Err(end)
+            }
+        }
     }
 
     /// Replays the events up to `head`, and says so.
     async fn catch_up(&mut self, head: i64, socket: &mut Socket) -> Result<(), SessionEnd> {
-        self.read_to(head, socket).await?;
+        if self.client.shared.is_some() {
+            self.step(socket).await?;
+        } else {
+            self.read_to(head, socket).await?;
+        }
         if self.expiry == Expiry::Expired {
             return Ok(());
         }
@@ -240,7 +254,7 @@ impl<'a> Session<'a> {
     /// Notes what an agent was sent, for the access log.
     fn note_delivered(&self) {
         if let Principal::Agent(agent) = self.client.principal {
-            let cursor = self.cursor(self.subscription.sent());
+            let cursor = self.cursor(self.delivered());
             self.gateway.acks.note_delivered(agent, cursor);
         }
     }
@@ -272,7 +286,10 @@ impl<'a> Session<'a> {
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
-                    self.tick(socket)
+                    match self.tick(socket) {
+                        Ok(()) if self.step_is_due() => Box::pin(self.step(socket)).await,
+                        outcome => outcome,
+                    }
                 }
             };
             let outcome = match outcome {
@@ -324,7 +341,9 @@ impl<'a> Session<'a> {
             Expiry::Noticed => at,
             Expiry::Expired => at + EXPIRY_GRACE,
         });
-        expiry.map_or(self.beat_at, |expiry| expiry.min(self.beat_at))
+        let step = self.client.shared.as_ref().map(|shared| shared.due_at);
+        let others = [expiry, step].into_iter().flatten();
+        others.fold(self.beat_at, DateTime::min)
     }
 
     fn tick(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {

@@ -1,12 +1,13 @@
 //! The outgoing side of a session: events in their order, and ephemeral events between them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Expiry, Session};
 use crate::{
-    delivery::End,
+    delivery::{End, EphemeralEvent},
+    error::Error,
     events::EncodedEvent,
-    features::streams::{Found, ReplayChunk, without_the_past},
+    features::streams::{Found, Replay, without_the_past},
     gateway::{
         close::{Close, SessionEnd},
         close_frame,
@@ -43,6 +44,12 @@ impl Session<'_> {
             self.reorder_buffer.clear();
             return Ok(());
         }
+        if self.client.shared.is_some() {
+            if mail.head > self.subscription.sent() {
+                Box::pin(self.step(socket)).await?;
+            }
+            return self.write_ephemeral(mail.ephemeral, socket).await;
+        }
         let (events, since) = (mail.items.len(), mail.since);
         mail.items
             .into_iter()
@@ -66,19 +73,29 @@ impl Session<'_> {
                 Box::pin(self.read_to(mail.head, socket)).await?;
             }
         }
-        for event in without_the_past(mail.ephemeral) {
-            if self.syncs.allow(&event) && !self.write_shared(socket, event.body).await? {
-                break;
-            }
-        }
-        self.flush(socket).await?;
+        self.write_ephemeral(mail.ephemeral, socket).await?;
         if let Some(since) = since {
             metrics::mailbox(events, since.elapsed());
         }
         Ok(())
     }
 
-    /// Sends the deltas that a `stream.sync` asked for. Live deltas follow them.
+    /// Sends the ephemeral events that are for this socket.
+    async fn write_ephemeral(
+        &mut self,
+        events: VecDeque<EphemeralEvent>,
+        socket: &mut Socket,
+    ) -> Result<(), SessionEnd> {
+        for event in without_the_past(events) {
+            let is_wanted = self.owns_frame(&event) && self.syncs.allow(&event);
+            if is_wanted && !self.write_shared(socket, event.body).await? {
+                break;
+            }
+        }
+        self.flush(socket).await
+    }
+
+    /// Sends what a `stream.sync` asked for, and then what has come of the stream meanwhile.
     pub(super) async fn send_replay(
         &mut self,
         found: Found,
@@ -87,20 +104,30 @@ impl Session<'_> {
         let Found {
             reference,
             stream,
-            from,
-            key,
+            replay,
         } = found;
-        let key = match key {
-            Ok(key) => key,
-            Err(error) => {
-                refuse(socket, &reference, Some(&stream), &error);
-                return Ok(());
+        let owner = Owner::Principal(self.client.principal.id());
+        let held = replay.and_then(|replay| {
+            let bytes = replay.frames.iter().map(|frame| frame.len()).sum();
+            let permit = self.gateway.buffers.take(owner, bytes);
+            permit
+                .map(|permit| (replay, permit))
+                .map_err(|_| Error::full())
+        });
+        match held {
+            Ok((Replay { key, frames, next }, _permit)) => {
+                self.syncs.record_sent(key, next);
+                for frame in frames {
+                    if !self.write_shared(socket, frame).await? {
+                        break;
+                    }
+                }
+                self.flush(socket).await?;
             }
-        };
-        let ReplayChunk { frames, next } = self.gateway.streams.replay(&key, from);
-        self.syncs.record_sent(key, next);
-        for frame in frames {
-            if !self.write_shared(socket, frame).await? {
+            Err(error) => refuse(socket, &reference, Some(&stream), &error),
+        }
+        for event in self.syncs.take_held() {
+            if self.syncs.allow(&event) && !self.write_shared(socket, event.body).await? {
                 break;
             }
         }

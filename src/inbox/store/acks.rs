@@ -99,7 +99,7 @@ pub struct Reads<'a> {
 /// the agents of which more is left; their polls are not logged yet.
 ///
 /// The lock on the agent's reader keeps two rows from counting the same event. A transaction logs
-/// once: each row locks its user's chain, and a statement takes the chains in order.
+/// once: each row locks its user's chain, and `log_access` takes the chains in order.
 pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
     let epoch = reads.epoch.map(to_column);
     let rows = client
@@ -137,18 +137,14 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
                 left join lateral (select conversation_id from event where event_id = e.event_id limit 1) v on true
                 where e.seq > span.after_seq and e.seq <= span.up_to_seq
                 group by 1, 2, 3
-            ), logged as (
-                insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
-                select case when c.kind = 'agent' then c.created_by else c.conversation_id end, seen.principal_id,
-                       c.conversation_id, seen.kind, seen.items, seen.from_seq, seen.to_seq
-                from seen cross join lateral (
-                    select * from conversation where conversation_id = seen.conversation_id limit 1
-                ) c
-                order by 1, 2, seen.kind = $6
+            ), logged as materialized (
+                select log_access(array_agg(principal_id), array_agg(kind), array_agg(conversation_id), null,
+                                  array_agg(items), array_agg(from_seq), array_agg(to_seq)) as rows
+                from seen where conversation_id is not null
             ), moved as (
                 update inbox_reader r set logged_seq = greatest(r.logged_seq, last.seq)
-                from (select principal_id, max(up_to_seq) as seq from span group by 1) last
-                where r.principal_id = last.principal_id and r.device_id = ''
+                from (select principal_id, max(up_to_seq) as seq from span group by 1) last cross join logged
+                where r.principal_id = last.principal_id and r.device_id = '' and logged.rows is not null
             )
             select principal_id from span where kind = $5 and wanted_seq > up_to_seq",
             &[

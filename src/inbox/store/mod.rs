@@ -59,7 +59,7 @@ pub fn from_column(epoch: i64) -> u64 {
     epoch.unsigned_abs()
 }
 
-fn to_column(epoch: u64) -> i64 {
+pub fn to_column(epoch: u64) -> i64 {
     i64::try_from(epoch).unwrap_or(i64::MAX)
 }
 

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     db::{Conn, Db},
     error::Result,
-    events::{self, Message},
+    events::{self, Deletion, Message},
     ids::{ConversationId, EventId, MessageId, Principal},
     limits::quotas::MAX_PAGE_EVENTS,
 };
@@ -54,12 +54,13 @@ pub async fn read(
         .query(
             "-- inbox.read
             select seq, event_id, created_at, kind, conversation_id, data,
-                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
+                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients,
+                   refs, deleted_at, deleted_by
             from (
                 select e.seq, coalesce(e.event_id, m.message_id) as event_id, coalesce(v.created_at, m.created_at) as created_at,
                        v.kind, coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
                        m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
-                       m.client_message_id, m.in_reply_to, m.hop, m.recipients,
+                       m.client_message_id, m.in_reply_to, m.hop, m.recipients, m.refs, m.deleted_at, m.deleted_by,
                        sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
                 from (
                     select * from (
@@ -92,6 +93,7 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
     let at: DateTime<Utc> = row.get("created_at");
     let conversation: Option<ConversationId> = row.get("conversation_id");
     let recipients: Option<Vec<String>> = row.get("recipients");
+    let refs: Option<Vec<MessageId>> = row.get("refs");
     let encoded = match (row.get::<_, Option<&str>>("kind"), conversation) {
         // No event row: the entry announces a message, which carries the event's id.
         (None, Some(conversation)) => message(
@@ -100,6 +102,7 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
             conversation,
             at,
             recipients.as_deref(),
+            refs.as_deref(),
         )
         .encoded(),
         (kind, conversation) => events::encoded(
@@ -122,6 +125,7 @@ fn message<'a>(
     conversation: ConversationId,
     at: DateTime<Utc>,
     recipients: Option<&'a [String]>,
+    refs: Option<&'a [MessageId]>,
 ) -> Message<'a> {
     Message {
         id,
@@ -130,9 +134,11 @@ fn message<'a>(
         sender: Principal::from_row(row.get("sender_kind"), row.get("sender_id")),
         device_id: row.get("sender_device"),
         payload: row.get("payload"),
+        deletion: Deletion::from_row(row),
         recipients,
         client_message_id: row.get("client_message_id"),
         in_reply_to: row.get("in_reply_to"),
+        refs,
         hop: row.get("hop"),
         created_at: at,
     }

@@ -1,5 +1,7 @@
 //! The parts below the handlers, and the writers on behalf of callers.
 
+use std::sync::Arc;
+
 use super::{
     Base,
     callers::{self, Credentials},
@@ -7,13 +9,14 @@ use super::{
     upkeep,
 };
 use crate::{
-    auth::usage::TokenUse,
+    auth::{key_ring::MIN_MAC_BYTES, server_secret::ServerSecret, usage::TokenUse},
     delivery::Seal,
     features::{agents::ReachabilityTracker, conversations::ReadMarks, messages::MessageWriter},
     ids::NodeId,
     inbox::{Acks, Inbox},
-    limits::{Limits, slots::Slots, table::Overrides},
+    limits::{AddressNames, Limits, slots::Slots, table::Overrides},
     node::{Failure, Stores},
+    redis::keys,
     work::UnitOfWork,
 };
 
@@ -54,6 +57,7 @@ impl Core {
         let acks = upkeep::start(&stores.quiet_db, base.tasks);
         let limits = Limits::start(
             stores.redis.clone(),
+            address_names(base.secret),
             stores.db.clone(),
             base.clock.clone(),
             overrides,
@@ -71,6 +75,12 @@ impl Core {
             credentials,
         })
     }
+}
+
+/// Names addresses by a MAC: who reads Redis, or its slow log, cannot guess them.
+fn address_names(secret: &ServerSecret) -> AddressNames {
+    let ring = secret.derive("name of an address in a limit");
+    Arc::new(move |address| keys::hex(&ring.sign(&[address.as_bytes()])[..MIN_MAC_BYTES]))
 }
 
 /// The parts that write to Postgres on behalf of callers.

@@ -7,7 +7,7 @@ use crate::{
     delivery::{self, Backplane, Hub, Parts, Seal},
     features::{
         conversations::Audience,
-        streams::{StreamPeer, StreamTable, Streams},
+        streams::{HeardStreams, StreamPeer, StreamState, Streams},
         typing::Typing,
     },
     node::Stores,
@@ -26,12 +26,12 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
     let Base {
         secret,
         clock,
+        random,
         tasks,
         ..
     } = base;
     let (workers, stopping) = (&tasks.workers, &tasks.stopping);
-    let table = StreamTable::new(clock.clone());
-    let (peer, requests) = StreamPeer::new(seal.node(), table.clone());
+    let heard = HeardStreams::new(clock.clone());
     let audience = Audience::new(stores.db.clone());
     let noted = audience.clone();
     let backplane = delivery::start(Parts {
@@ -41,7 +41,7 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
         seal,
         secret,
         observer: Arc::new(move |event| noted.note(event)),
-        handler: Arc::new(peer),
+        handler: Arc::new(StreamPeer(heard.clone())),
         tasks: workers,
         stop: stopping,
     });
@@ -51,9 +51,9 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
         audience: audience.clone(),
         backplane: backplane.clone(),
     };
-    let streams = Streams::start(
-        clock, table, audience, &backplane, requests, workers, stopping,
-    );
+    let state = StreamState::new(stores.redis.clone(), clock.clone(), secret);
+    let streams = Streams::new(clock, random, state, heard, audience, &backplane);
+    streams.start(workers, stopping);
     Links {
         hub,
         backplane,

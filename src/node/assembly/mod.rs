@@ -25,6 +25,8 @@ use crate::{
         health::NodeStatus,
         passkeys::Passkeys,
         published::ServedOpenApi,
+        stops::Stops,
+        web_app::WebApp,
         webhooks::Webhooks,
     },
     gateway::Gateway,
@@ -80,12 +82,17 @@ pub(super) async fn assemble(
     .map(|(name, pool)| (name, pool.clone()));
     let core = Core::start(base, id, &stores, overrides.clone()).await?;
     let writers = Writers::start(base, &stores, &core);
-    let gateway = gateway(base, &stores, &core, &writers, buffers.clone());
+    let webhooks = deliveries::webhooks(base, &writers)?;
+    let stops = Stops {
+        work: writers.work.clone(),
+        streams: core.links.streams.clone(),
+        waker: webhooks.waker.clone(),
+    };
+    let gateway = gateway(base, &stores, &core, &writers, &stops, buffers.clone());
     let objects = objects(base, &stores.db)?;
     let tokens = &core.credentials.access_tokens;
     let accounts = callers::accounts(base, &writers.work, tokens, &stores.redis)?;
     let agents = agents(base, &core, &writers);
-    let webhooks = deliveries::webhooks(base, &writers)?;
     deliveries::start(base, &stores, &core, &writers, &webhooks, &objects, buffers).await?;
     start_jobs(base, &stores, overrides, &accounts, &objects, &webhooks)?;
     Ok(App::from(Handles {
@@ -113,7 +120,10 @@ pub(super) async fn assemble(
         typing: core.links.typing,
         passkeys: Passkeys::new(config)?,
         served_openapi: ServedOpenApi::new(&config.public_url)?,
+        web_app: WebApp::read(&config.app_dir)?,
         webhooks,
+        stops,
+        streams: core.links.streams,
         status: NodeStatus::new(metrics::install(), &pools),
     }))
 }
@@ -124,6 +134,7 @@ fn gateway(
     stores: &Stores,
     core: &Core,
     writers: &Writers,
+    stops: &Stops,
     buffers: ByteBudget,
 ) -> Arc<Gateway> {
     let max_sockets = base.config.max_sockets.0 as usize;
@@ -140,6 +151,7 @@ fn gateway(
         work: writers.work.clone(),
         typing: core.links.typing.clone(),
         streams: core.links.streams.clone(),
+        stops: stops.clone(),
         limits: core.limits.clone(),
         buffers,
         slots: core.slots.clone(),
@@ -190,6 +202,7 @@ fn start_jobs(
         mailer: Mailer::new(config)?,
         objects: objects.clone(),
         files_bytes_alert: config.files_bytes_alert.0,
+        publishes_digests: config.access_log_objects.0,
         upkeep_speed: config.upkeep_speed.0,
         webhook_seal: webhooks.seal.clone(),
         wake_webhooks: webhooks.waker.turn_due(),

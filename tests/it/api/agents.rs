@@ -398,7 +398,8 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
             &data["member"]["principal_id"],
             &data["member"]["display_name"]
         ),
-        (&json!(agent.id), &json!("helper"))
+        // Its own words went with it.
+        (&json!(agent.id), &json!("Deleted agent"))
     );
     let left = bob.get(format!("/conversations/{group}")).await.expect(200);
     assert_eq!(

@@ -7,7 +7,10 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use blindpipe::clock::iso;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Answer, Caller, TestNode, nodes, nodes_with, psql};
+use crate::{
+    files::count,
+    support::{Agent, Answer, Caller, TestNode, nodes, nodes_with, psql, request_upkeep},
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -336,6 +339,72 @@ async fn racing_registrations_leave_one_current_key() {
         ),
         (10, 1)
     );
+}
+
+/// The data of the notices that an agent's keys end, once the upkeep that gives them is done.
+async fn endings(node: &TestNode, agent: &Agent) -> Vec<Value> {
+    let database = &node.world.database;
+    request_upkeep(database, "tell_ending_agent_keys").await;
+    let due = "select count(*) from job where unique_key = 'tell_ending_agent_keys' and run_at <= app_now()";
+    // Real time: a worker takes the job.
+    for _ in 0..800 {
+        if count(database, due).await == 0 {
+            let page = agent.poll("limit=100").await.expect(200);
+            let mut events = page.body["data"].as_array().expect("events").clone();
+            events.retain(|event| event["event"] == "agent.key_ending");
+            return events.iter().map(|event| event["data"].clone()).collect();
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("the upkeep is not done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_and_its_owner_hear_three_days_and_a_day_before_a_key_ends() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let start = alice.start_of_inbox().await;
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
+    let [first, second] = [Keys::new(1), Keys::new(2)];
+    register(&a, &agent, &agent, &first).await.expect(201);
+    register(&b, &other, &other, &first).await.expect(201);
+    register(&b, &agent, &agent, &second).await.expect(201);
+
+    a.advance(4 * DAY - Duration::from_secs(60)).await;
+    assert_eq!(endings(&a, &agent).await, Vec::<Value>::new());
+    a.advance(Duration::from_secs(120)).await;
+    let told = endings(&b, &agent.on(&b)).await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["agent_id"], json!(agent.id));
+    assert_eq!(told[0]["key_id"], json!(first.id()));
+    assert!(told[0]["valid_until"].is_string());
+    a.advance(DAY).await;
+    assert_eq!(endings(&a, &agent).await.len(), 1, "once for three days");
+    a.advance(DAY).await;
+    assert_eq!(endings(&a, &agent).await.len(), 2);
+    assert_eq!(endings(&b, &agent).await.len(), 2, "once for a day");
+
+    // The key that takes its place has notices of its own, also if it is the one before.
+    register(&a, &agent, &agent, &first).await.expect(201);
+    a.advance(6 * DAY + Duration::from_secs(60)).await;
+    let told = endings(&a, &agent).await;
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert_eq!(told[2]["key_id"], json!(second.id()));
+    register(&a, &agent, &agent, &second).await.expect(201);
+    a.advance(5 * DAY).await;
+    let told = endings(&a, &agent).await;
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(told[3]["key_id"], json!(first.id()));
+
+    assert_eq!(endings(&a, &other).await, Vec::<Value>::new());
+    let later = alice.login(&b, Some("later")).await;
+    let mut socket = later.connect_from(Some(&start)).await;
+    for notice in told {
+        assert_eq!(socket.event("agent.key_ending").await["data"], notice);
+    }
 }
 
 /// An agent whose keys cannot end delays no other agent.

@@ -266,6 +266,38 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
         .expect(200);
 }
 
+/// The budget of revocations is for calls that end nothing: an owner in distress never meets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_revokes_as_often_as_needed_and_a_guesser_does_not() {
+    let overrides = ("LIMIT_OVERRIDES", "agent_token_revoke=2/min");
+    let [a, b] = nodes_with(&[overrides]).await;
+    let [alice, mallory] = [a.user("alice").await, a.user("mallory").await];
+    let agent = a.agent(&alice, "helper").await;
+    let path = format!("/agents/{}/token", agent.id);
+    for n in 0..8 {
+        let node = if n % 2 == 0 { &a } else { &b };
+        alice.on(node).delete(&path).await.expect(200);
+    }
+    // Ids of others and of nobody cost the caller's own budget, over all nodes.
+    let nobody = format!("/agents/{}/token", uuid::Uuid::from_u128(7));
+    mallory
+        .delete(&path)
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    mallory
+        .on(&b)
+        .delete(&nobody)
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    let refused = mallory.delete(&nobody).await;
+    assert_eq!(refused.code(), "RATE_LIMITED");
+    assert_eq!(
+        refused.body["error"]["params"]["scope"],
+        "agent_token_revoke"
+    );
+    alice.delete(&path).await.expect(200);
+}
+
 /// Calls that hammer an agent's token while it is revoked.
 struct Drill {
     /// Set once the revocation was answered.

@@ -55,6 +55,7 @@ async fn devices_are_listed_newest_first_in_pages() {
         "last_seen_at",
         "online",
         "platform",
+        "session_id",
     ];
     assert_eq!(item.keys().map(String::as_str).collect::<Vec<_>>(), fields);
     assert_eq!(
@@ -158,7 +159,14 @@ async fn revoking_a_device_ends_it_everywhere_at_once() {
         .expect("an object")
         .keys()
         .collect();
-    assert_eq!(fields, ["agents", "device_id", "passkeys", "revoked_at"]);
+    let wanted = [
+        "agents",
+        "device_id",
+        "passkeys",
+        "revoked_at",
+        "session_id",
+    ];
+    assert_eq!(fields, wanted);
     assert_eq!(answer.data()["device_id"], "phone");
     for node in [&a, &b] {
         phone

@@ -7,7 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use blindpipe::routes::{self, Access, Route};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::{
+    clock::iso,
+    routes::{self, Access, Route},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -29,7 +33,7 @@ const FOR_ANYBODY: [&str; 3] = [
 ];
 
 /// A body that passes the shape of a route.
-fn body(route: &str) -> Value {
+pub fn body(route: &str) -> Value {
     match route {
         "PATCH /conversations/{conversation_id}" => json!({ "title": "mine" }),
         "POST /conversations/{conversation_id}/read" => json!({ "message_id": ulid().to_string() }),
@@ -47,28 +51,43 @@ fn body(route: &str) -> Value {
             "public_key": "A".repeat(43) + "=", "signing_public_key": "A".repeat(43) + "=",
             "timestamp": "2026-01-01T00:00:00.000Z", "signature": "A".repeat(86) + "==",
         }),
+        // What a session has added stays for the routes after this one.
+        "POST /users/me/sessions/{session_id}/undo" => json!({ "ids": [] }),
         "POST /grants/{grant_id}/decision" => json!({ "decision": "approve" }),
         "POST /artifact-requests/{request_id}/response" => json!({ "status": "executed" }),
+        "POST /approvals/{approval_id}/decision" => json!({
+            "decision": "approved", "decided_at": real_time(), "key_id": "0".repeat(32),
+            "signature": "A".repeat(86) + "==",
+        }),
+        "POST /agents/{agent_id}/conversations/{conversation_id}/approvals" => json!({
+            "payload": { "type": "encrypted" }, "kind": "approve", "digest": BASE64.encode([7; 32]),
+        }),
         _ if route.ends_with("/messages") => json!({ "payload": { "type": "text" } }),
         _ => json!({}),
     }
 }
 
+/// The time of nodes whose clock no test has moved.
+#[expect(clippy::disallowed_methods, reason = "these tests move no clock")]
+fn real_time() -> String {
+    iso(chrono::Utc::now())
+}
+
 /// A user's records of every kind, and those who have no right to them.
-struct Stage {
-    node: TestNode,
-    owner: User,
-    agent: Agent,
+pub struct Stage {
+    pub node: TestNode,
+    pub owner: User,
+    pub agent: Agent,
     /// The ids of the owner's records, by the names of the routes' variables.
-    real: BTreeMap<&'static str, String>,
-    other_user: User,
+    pub real: BTreeMap<&'static str, String>,
+    pub other_user: User,
     other_agent: Agent,
     /// Was a member of the owner's group.
     ex_member: User,
 }
 
 impl Stage {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let [node] = nodes_with(&[RAISED_LIMITS]).await;
         let [owner, friend, other_user, ex_member] = [
             node.user("owner").await,
@@ -112,15 +131,24 @@ impl Stage {
         owner.put(path, nowhere).await.expect(200);
         Authenticator::enrol(&owner, "key").await;
         let passkeys = owner.get("/users/me/passkeys").await.expect(200);
+        let message = owner.say(&group, "of the owner").await.expect(201);
+        let question = json!({ "payload": { "type": "encrypted" }, "kind": "approve",
+            "digest": BASE64.encode([7; 32]) });
+        let path = format!("/agents/{}/conversations/{group}/approvals", agent.id);
+        let approval = agent.post(path, question).await.expect(201);
+        let sessions = owner.get("/users/me/sessions").await.expect(200);
         let real = BTreeMap::from([
             ("agent_id", agent.id.clone()),
+            ("approval_id", text(&approval.data()["approval_id"])),
             ("conversation_id", group),
             ("device_id", owner.device_id.clone()),
             ("grant_id", text(&grant.data()["grant_id"])),
             ("instance_id", text(&instance.data()["instance_id"])),
+            ("message_id", text(&message.data()["message_id"])),
             ("passkey_id", text(&passkeys.data()[0]["passkey_id"])),
             ("principal_id", friend.id.clone()),
             ("relation_id", relation),
+            ("session_id", text(&sessions.data()[0]["session_id"])),
             // A tool call ends by itself, so its id is none here. The tests of tool calls have
             // theirs.
             ("request_id", ulid().to_string()),
@@ -143,7 +171,7 @@ impl Stage {
 
     /// The route's path with real ids, or with ids that do not exist. `own` is the agent that the
     /// caller names beside them.
-    fn path(&self, route: &Route, is_real: bool, own: Option<&Agent>) -> String {
+    pub fn path(&self, route: &Route, is_real: bool, own: Option<&Agent>) -> String {
         let fill = |part: &str| {
             let Some(name) = part
                 .strip_prefix('{')

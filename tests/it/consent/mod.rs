@@ -1,9 +1,11 @@
 //! Consent: grants, tool calls, and the log of what agents read.
 
-mod access_log;
+pub mod access_log;
+mod approvals;
 mod blind_pipe;
 mod grants;
 mod retention;
+mod stops;
 mod tool_calls;
 mod transports;
 

@@ -37,7 +37,7 @@ const fn rule(table: &'static str, kept: i64, insert: &'static str, find: &'stat
     }
 }
 
-const RULES: [Rule; 25] = [
+const RULES: [Rule; 27] = [
     rule(
         "reconcile_log", HOUR,
         "insert into reconcile_log (principal_id, recorded_at) values ('$id', $at)", "principal_id = '$id'",
@@ -94,11 +94,22 @@ const RULES: [Rule; 25] = [
          values ('$id', '$id', 'r', '$id', '$id', 't', 's', 'low', false, 'executed', $at, $at)",
         "call_id = '$id'",
     ),
+    rule(
+        "webhook_stop", 30 * DAY,
+        "insert into webhook_stop (agent_id, event_id, is_taken, wait_until) values ('$id', '$id', true, $at)",
+        "agent_id = '$id'",
+    ),
     rule("tool_consent", DAY, "insert into tool_consent values ('$id', 'd', '$id', '$id', 's', $at)", "user_id = '$id'"),
     rule(
         "agent_key", 0,
         "insert into agent (agent_id, owner_user_id, display_name) values ('$id', '$id', 'old') on conflict do nothing;
          insert into agent_key (agent_id, key_id, public_key, signing_public_key, valid_until) values ('$id', 'k', '', '', $at)",
+        "agent_id = '$id'",
+    ),
+    rule(
+        "agent_group", 7 * DAY,
+        "insert into agent (agent_id, owner_user_id, display_name) values ('$id', '$id', 'old') on conflict do nothing;
+         insert into agent_group (agent_id, name, acked_seq, used_at) values ('$id', 'g', 0, $at)",
         "agent_id = '$id'",
     ),
     // The row of a token stays, and its hash goes.
@@ -135,9 +146,13 @@ const ENDED_RELATION: &str = "
         $at - interval '8 days', $at - interval '8 days')";
 
 /// Tables with times whose rows no age removes.
-const KEPT: [(&str, &str); 17] = [
+const KEPT: [(&str, &str); 22] = [
     ("access_log", "never deleted"),
+    ("access_log_digest", "a row per day"),
     ("agent", "until its owner deletes it"),
+    ("agent_group_member", "ten seconds after its socket"),
+    ("approval", "goes with the messages of its conversation"),
+    ("approval_asked", "goes with its approval"),
     (
         "agent_grant",
         "what a user has allowed stays visible to the user",
@@ -145,7 +160,8 @@ const KEPT: [(&str, &str); 17] = [
     ("block", "until the user ends it"),
     ("conversation", "lives with its members"),
     ("group_key", "members verify and read their history"),
-    ("key_backup", "the last ten versions of a device"),
+    ("key_backup", "goes by rules of its own (`house::grants`)"),
+    ("key_backup_erasure", "until `blindpipe erase` has run"),
     ("member", "until the member leaves"),
     (
         "message",

@@ -6,5 +6,6 @@ mod history;
 mod huge_frames;
 mod notices;
 mod resume;
+mod shared;
 mod streaming;
 mod websocket_conformance;

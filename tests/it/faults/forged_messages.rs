@@ -8,15 +8,12 @@ use blindpipe::{
     auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
-use fred::{
-    clients::{Client, SubscriberClient},
-    interfaces::{ClientLike, EventInterface, PubsubInterface},
-};
+use fred::clients::Client;
 use serde_json::json;
 use uuid::Uuid;
 
 use crate::support::{
-    ProcessNode, Socket, TestNode, User, World, channel_to, claims_of, nodes, publish,
+    ProcessNode, Socket, TestNode, User, Wire, World, channel_to, claims_of, nodes, publish,
     redis_client, sealed, ulid,
 };
 
@@ -158,61 +155,6 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     assert_eq!(count(&b, "unsealed").await, 10.0);
 }
 
-/// The characters of a seal, which stand before the text.
-const SEAL_CHARS: usize = 64;
-
-/// Everything that is said to these nodes of a world, and to all, from now on.
-struct Wire {
-    client: SubscriberClient,
-    heard: tokio::sync::broadcast::Receiver<fred::types::Message>,
-    prefix: String,
-}
-
-impl Wire {
-    async fn of(intruder: &Intruder<'_>, nodes: &[&str]) -> Self {
-        let url = intruder.world.setting("REDIS_URL");
-        let config = fred::types::config::Config::from_url(url).expect("a URL");
-        let client = fred::types::Builder::from_config(config)
-            .build_subscriber_client()
-            .expect("a client");
-        client.init().await.expect("connected");
-        let heard = client.message_rx();
-        let pattern = intruder.name("*");
-        client.psubscribe(pattern).await.expect("subscribed");
-        if client.is_clustered() {
-            // No pattern meets a sharded channel.
-            for node in nodes {
-                let subscribed = client.ssubscribe(intruder.name(node)).await;
-                subscribed.expect("subscribed");
-            }
-        }
-        Wire {
-            client,
-            heard,
-            prefix: intruder.name(""),
-        }
-    }
-
-    /// The messages so far, but for the probes and the tails.
-    async fn recorded(mut self) -> Vec<(String, String)> {
-        let mut recorded = Vec::new();
-        while let Ok(message) = self.heard.try_recv() {
-            let channel = message.channel.to_string();
-            let channel = channel.strip_prefix(&self.prefix).expect("one of theirs");
-            let text = message.value.into_string().expect("text");
-            let said = &text[SEAL_CHARS..];
-            if said
-                .bytes()
-                .any(|byte| !byte.is_ascii_digit() && byte != b'.')
-            {
-                recorded.push((channel.to_owned(), text));
-            }
-        }
-        self.client.quit().await.ok();
-        recorded
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_elsewhere() {
     let (a, b) = receiving_node().await;
@@ -232,7 +174,7 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     let intruder = Intruder::at(&a).await;
     let own = channel_to(&a.world, &alice.id).await;
     let elsewhere = channel_to(&a.world, &carol.id).await;
-    let wire = Wire::of(&intruder, &[&own, &elsewhere]).await;
+    let wire = Wire::of(&a.world, &[&own, &elsewhere]).await;
     agent.say(&conversation, "once").await.expect(201);
     socket.event("message.created").await;
     let typing = json!({ "conversation_id": conversation, "state": "started" });
@@ -246,26 +188,21 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     phone_socket.expect_close(4403).await;
     drained(&mut socket).await;
     let recorded = wire.recorded().await;
-    let channels: HashSet<&str> = recorded.iter().map(|(channel, _)| &**channel).collect();
+    let channels: HashSet<&str> = recorded.iter().map(|one| &*one.channel).collect();
     assert!(own != elsewhere && channels.contains(&*own) && channels.contains("all"));
     // Nothing was said to the node that serves nobody concerned.
     assert!(!channels.contains(&*elsewhere));
 
     assert_eq!(count(&b, "replayed").await, 0.0);
     assert_eq!(count(&b, "unsealed").await, 0.0);
-    for (channel, text) in &recorded {
-        intruder.publish(channel, text).await;
-        if *channel == own {
-            intruder.publish(&elsewhere, text).await;
-            intruder.publish("all", text).await;
+    for one in &recorded {
+        intruder.publish(&one.channel, &one.sealed).await;
+        if one.channel == own {
+            intruder.publish(&elsewhere, &one.sealed).await;
+            intruder.publish("all", &one.sealed).await;
         }
     }
-    let to = |name: &str| {
-        recorded
-            .iter()
-            .filter(|(channel, _)| channel == name)
-            .count()
-    };
+    let to = |name: &str| recorded.iter().filter(|one| one.channel == name).count();
     let (replayed, moved) = (to(&own) + to("all"), to(&own));
     assert!(moved >= 2, "{recorded:?}");
     counts(&b, "replayed", replayed).await;

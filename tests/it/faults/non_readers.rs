@@ -90,6 +90,50 @@ impl Reader {
     }
 }
 
+/// A backlog of four megabytes, which a hundred sockets ask for and do not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_slow_sockets_over_a_backlog_cost_a_hundred_megabytes_at_most() {
+    const SOCKETS: usize = 100;
+    // A user has ten connections at most.
+    const USERS: usize = 10;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let node = ProcessNode::start(&a).await;
+    let users = join_all((0..USERS).map(|_| a.user("reader"))).await;
+    let [author, others @ ..] = &users[..] else {
+        unreachable!("ten of them");
+    };
+    let starts = join_all(users.iter().map(User::start_of_inbox)).await;
+    let group = author.group_with(&others.iter().collect::<Vec<_>>()).await;
+    let text = "x".repeat(512 * 1024);
+    for _ in 0..8 {
+        author.say(&group, &text).await.expect(201);
+    }
+    let connect = async |n: usize| {
+        let user = &users[n % USERS];
+        let auth = json!({
+            "type": "auth", "access_token": user.access_token, "resume": starts[n % USERS],
+        });
+        Sleeper::saying(&user.caller.at(&node.base), &auth).await
+    };
+    // The first page costs something once, whoever asks.
+    drop(connect(0).await);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = node.resident();
+    let sockets = join_all((0..SOCKETS).map(connect)).await;
+    let (mut most, mut open) = (0, 0.0_f64);
+    for _ in 0..16 {
+        // Real time: each socket is given as much as the node will.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        most = node.resident().max(most);
+        open = node.metric("sockets_open", "").await.max(open);
+    }
+    drop(sockets);
+    assert_eq!(open, SOCKETS as f64, "some were not let in");
+    let grown = most.saturating_sub(before) / MB;
+    assert!(grown <= 100, "{grown} MB");
+    assert!(grown > 1, "nothing was held: {grown} MB");
+}
+
 /// The longest of many quick requests but one in a hundred, in seconds.
 async fn p99(node: &ProcessNode, user: &User) -> f64 {
     let caller = user.caller.at(&node.base);

@@ -1,6 +1,9 @@
 //! On a real Redis Cluster of three masters, limits, slots, proofs and hints work as usual.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use blindpipe::{
     clock::Clock,
@@ -128,6 +131,7 @@ async fn limits(redis_url: &str, overrides: &str) -> Limits {
     let overrides: Overrides = overrides.parse().expect("overrides");
     let limits = Limits::start(
         redis,
+        Arc::new(str::to_owned),
         db,
         Clock::default(),
         overrides,

@@ -110,6 +110,18 @@ async fn unlist(node: &TestNode, principal: &str) {
     assert_eq!(removed, 1);
 }
 
+/// Puts a principal back into the directory, at the node with this channel.
+async fn relist(node: &TestNode, principal: &str, channel: &str) {
+    let redis = redis_client(node.world.setting("REDIS_URL")).await;
+    let prefix = node.world.setting("REDIS_PREFIX");
+    let entry = format!("{prefix}:{}", directory_entry(principal));
+    let never = (4_000_000_000_000.0, channel.replace("n:", ""));
+    redis
+        .zadd::<(), _, _>(&entry, None, None, false, false, never)
+        .await
+        .expect("added");
+}
+
 async fn expect_text(socket: &mut Socket, text: &str, from: Instant, bound: Duration) {
     let event = socket.event("message.created").await;
     assert_eq!(event["data"]["payload"]["text"], text);
@@ -250,20 +262,75 @@ async fn a_message_to_many_goes_to_every_node_without_a_look_up() {
     assert!(fast > 5, "{fast} of 10 came at once");
 }
 
+/// A node looks for what the dead one has left: the one with the lowest id. It serves one of the
+/// recipients itself, and tells the other's node.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_node_did_not_say_is_found() {
-    let [a] = nodes().await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let mut c = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = talk(&a).await;
-    let mut socket = agent.connect().await;
-    socket.expect("caught_up").await;
+    let other = a.agent(&alice, "other").await;
+    let elsewhere = alice.talk_to(&other).await;
+    let mut sockets = [agent.on(&a).connect().await, other.on(&b).connect().await];
+    for socket in &mut sockets {
+        socket.expect("caught_up").await;
+    }
     // The others have met the node.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    unlist(&a, &agent.id).await;
+    let listed = [
+        (channel_to(&a.world, &agent.id).await, &agent.id),
+        (channel_to(&a.world, &other.id).await, &other.id),
+    ];
+    for (_, id) in &listed {
+        unlist(&a, id).await;
+    }
     let there = alice.at(&c.base);
-    there.say(&conversation, "last words").await.expect(201);
+    for place in [&conversation, &elsewhere] {
+        there.say(place, "last words").await.expect(201);
+    }
+    // Longer than the node takes to publish in vain.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     c.kill();
-    expect_text(&mut socket, "last words", Instant::now(), DEAD_NODE_BOUND).await;
+    for (channel, id) in &listed {
+        relist(&a, id, channel).await;
+    }
+    let killed = Instant::now();
+    for socket in &mut sockets {
+        expect_text(socket, "last words", killed, DEAD_NODE_BOUND).await;
+    }
+}
+
+/// A heartbeat that is late costs the other nodes no look at all their inboxes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_node_costs_the_others_no_round() {
+    const SOCKETS: usize = 20;
+    let [a] = nodes().await;
+    // Their metrics are their own.
+    let others = [ProcessNode::start(&a).await, ProcessNode::start(&a).await];
+    let frozen = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let mut sockets = Vec::new();
+    for n in 0..SOCKETS {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        let mut socket = agent.at(&others[n % 2].base).connect().await;
+        socket.expect("caught_up").await;
+        sockets.push(socket);
+    }
+    // The rounds after the start are over, and all nodes have met.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let lookups = async || {
+        let heads = "kind=\"heads\"";
+        let [one, two] = &others;
+        one.metric("sweep_lookups_total", heads).await
+            + two.metric("sweep_lookups_total", heads).await
+    };
+    let before = lookups().await;
+    // Its heartbeat is late after two and a half seconds, and its lease ends after six.
+    frozen.freeze(Duration::from_millis(4_500)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = lookups().await - before;
+    // Three slices of a thirtieth each, by chance of ids. A round of both would be twenty.
+    assert!(asked < SOCKETS as f64 / 2.0, "{asked}");
 }
 
 /// The new node has the name of the old one, whose entries are still in the directory.

@@ -177,6 +177,43 @@ async fn an_erased_agent_s_files_stay_until_the_purge(kind: StoreKind) {
 
 on_stores!(an_erased_agent_s_files_stay_until_the_purge: folder, bucket);
 
+/// However many files a conversation has, no statement ends all of them once its last user has gone.
+/// What a user is still a member of stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_files_end_in_pieces() {
+    const FILES: i64 = 3000;
+    let stage = Stage::new(StoreKind::Folder).await;
+    let bob = stage.nodes[0].user("bob").await;
+    let [alone, shared] = [
+        bob.group_with(&[]).await,
+        bob.group_with(&[&stage.alice]).await,
+    ];
+    let client = connect(stage.database()).await;
+    let id = |text: &str| uuid::Uuid::from(text.parse::<ulid::Ulid>().expect("a ULID"));
+    let (own, theirs, by) = (id(&alone), id(&shared), id(&bob.id));
+    let sql = format!(
+        "create temporary table made as
+             select gen_random_uuid() as id, case when n > {FILES} then '{theirs}'::uuid else '{own}' end as place
+             from generate_series(1, {FILES} + 7) n;
+         insert into object (object_key, size, sha256) select id::text, 1, sha256('x') from made;
+         insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename, content_type,
+             size, url_expires_at, state, confirmed_at, object_key)
+         select id, place, '{by}', 'user', '{by}', 'f', 'x', 1, app_now(), 'confirmed', app_now(), id::text from made;
+         create function refuse() returns trigger language plpgsql as $$ begin
+             if (select count(*) from touched) > 1000 then raise 'too many rows'; end if; return null; end $$;
+         create trigger refuse after update on upload referencing new table as touched
+             for each statement execute function refuse();
+         create trigger refuse after update on object referencing new table as touched
+             for each statement execute function refuse();"
+    );
+    client.batch_execute(&sql).await.expect("files");
+    bob.delete("/users/me").await.expect(200);
+    let kept = "select count(*) from upload where object_key is not null";
+    until_counted(&stage, kept, 7).await;
+    let kept = "select count(*) from object where delete_at is null";
+    until_counted(&stage, kept, 7).await;
+}
+
 /// However much an erased account has left, no statement of the erasure touches all of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_with_many_uploads_is_erased_in_pieces() {

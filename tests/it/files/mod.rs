@@ -24,6 +24,7 @@ mod endings;
 pub mod faults;
 mod objects;
 mod parts;
+mod places;
 mod races;
 mod share_page;
 mod shares;

@@ -1,7 +1,7 @@
 //! The serving role: `sql/grants.sql` grants exactly the rights that the named statements need, and
 //! nothing that is append-only can be changed with them.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use blindpipe::db::migrate;
 use devcluster::services::SERVING_ROLE;
@@ -11,7 +11,7 @@ use super::{
     operations::run,
     sources::{root, statements},
 };
-use crate::support::{connect, empty_database, nodes, serving};
+use crate::support::{connect, empty_database, erasing, nodes, serving};
 
 const RIGHTS: [&str; 4] = ["select", "insert", "update", "delete"];
 /// The right on a function.
@@ -249,8 +249,8 @@ async fn the_serving_role_changes_nothing_that_is_append_only() {
         "create table x ()",
         "create function x() returns integer language sql as 'select 1'",
         "create schema x",
-        "drop function erase_key_backups",
-        "alter function erase_key_backups owner to blindpipe_serve",
+        "drop function erase_accounts",
+        "alter function erase_accounts owner to blindpipe_serve",
         "create or replace function key_backup_is_append_only() returns trigger language plpgsql as
             'begin return old; end'",
         "set session_replication_role = replica",
@@ -280,35 +280,183 @@ async fn the_serving_role_changes_nothing_that_is_append_only() {
         .expect_err("no right");
 }
 
+/// Appends `versions` to the newest backup of everybody's device `phone`, as the serving role.
+async fn append(own: &Client, versions: i32) {
+    let insert = format!(
+        "insert into key_backup
+            (user_id, device_id, version, session_id, key_id, public_key, signing_public_key, backup_a, backup_b,
+             argon2_salt, argon2_m, argon2_t, argon2_p, created_at)
+         select user_id, 'phone', n + coalesce((select max(version) from key_backup b where b.user_id = u.user_id), 0),
+             user_id, 'k', '', '', '', '', '', 1, 1, 1, '2000-01-01'
+         from user_account u, generate_series(1, {versions}) n"
+    );
+    own.batch_execute(&insert).await.expect("appended");
+}
+
+async fn count(client: &Client, table: &str) -> i64 {
+    let sql = format!("select count(*) from {table}");
+    client.query_one(&sql, &[]).await.expect("a count").get(0)
+}
+
+/// The versions of the only device, oldest first.
+async fn versions(client: &Client) -> Vec<i32> {
+    let sql = "select array_agg(version order by version) from key_backup";
+    client.query_one(sql, &[]).await.expect("an array").get(0)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn backups_go_only_by_their_rules() {
     let [a] = nodes().await;
-    let alice = a.user("alice").await;
+    a.user("alice").await;
     let own = connect(&serving(&a.world.database)).await;
-    let insert = "insert into key_backup
-        select user_id, 'phone', n, user_id, 'k', '', '', '', '', '', 1, 1, 1 from user_account, generate_series(1, 12) n";
-    own.batch_execute(insert).await.expect("appended");
-    let user: uuid::Uuid = alice.id.parse::<ulid::Ulid>().expect("a ULID").into();
-    let forget = "select forget_key_backups($1, 'phone', $2)";
-    own.execute(forget, &[&user, &2])
-        .await
-        .expect("the oldest two");
-    for (sql, params) in [
-        (
-            forget,
-            [&user as &(dyn tokio_postgres::types::ToSql + Sync), &3].as_slice(),
-        ),
-        ("select erase_key_backups($1)", &[&user]),
-    ] {
-        let refused = own.execute(sql, params).await.expect_err(sql);
-        assert!(
-            format!("{refused:?}").contains("append-only"),
-            "{refused:?}"
-        );
+    let day = Duration::from_secs(86_400);
+    // A version a day for three days, and then a day with a dozen of junk.
+    for _ in 0..3 {
+        append(&own, 1).await;
+        a.advance(day).await;
     }
-    let count = "select count(*) from key_backup";
-    let kept: i64 = own.query_one(count, &[]).await.expect("a count").get(0);
-    assert_eq!(kept, 10);
+    append(&own, 12).await;
+    let forget = "select forget_key_backups(user_id, 'phone', 1000) from user_account";
+    own.batch_execute(forget).await.expect("a call");
+    // Only the junk between its first and its last ten is gone.
+    let kept: Vec<i32> = (1..=4).chain(6..=15).collect();
+    assert_eq!(versions(&own).await, kept);
+    // What a month has passed over goes, and ten stay for ever.
+    a.advance(40 * day).await;
+    own.batch_execute(forget).await.expect("a call");
+    assert_eq!(versions(&own).await, (6..=15).collect::<Vec<i32>>());
+    // No version is skipped, so none is the last for ever.
+    let skips = "insert into key_backup select user_id, device_id, 2147483647, session_id, key_id, public_key,
+        signing_public_key, backup_a, backup_b, argon2_salt, 1, 1, 1 from key_backup where version = 15";
+    let refused = own.batch_execute(skips).await.expect_err("refused");
+    assert_eq!(refused.code().expect("an answer").code(), "42501");
+}
+
+/// The statements by which a thief of the serving role's password would end backups, logs and
+/// accounts' deletions, or invent reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_56_the_serving_role_ends_no_backup_no_log_and_no_deletion() {
+    let [a] = nodes().await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let agent = a.agent(&alice, "helper").await;
+    let of_nobody = a.agent(&bob, "stranger").await;
+    let conversation = alice.talk_to(&agent).await;
+    agent
+        .get(format!("/conversations/{conversation}"))
+        .await
+        .expect(200);
+    let own = connect(&serving(&a.world.database)).await;
+    let owner = connect(&a.world.database).await;
+    append(&own, 12).await;
+    let tables = ["key_backup", "access_log", "upload_audit"];
+    let counts = async || {
+        let mut counts = Vec::new();
+        for table in tables {
+            counts.push(count(&owner, table).await);
+        }
+        let days = "pg_inherits where inhparent = 'webhook_delivery'::regclass";
+        counts.push(count(&owner, days).await);
+        counts
+    };
+    let before = counts().await;
+    let id = uuid::Uuid::from(conversation.parse::<ulid::Ulid>().expect("a ULID"));
+    let user = uuid::Uuid::from(bob.id.parse::<ulid::Ulid>().expect("a ULID"));
+    let (agent, stranger) = (&agent.id, &of_nobody.id);
+    let log = |agent: &str, kind: &str, conversation: &str, user: &str| {
+        format!(
+            "select log_access(array['{agent}'::uuid], array['{kind}'], array[{conversation}::uuid], array[{user}::uuid],
+                array[1], array[1000], array[1000])"
+        )
+    };
+    let conversation = format!("'{id}'");
+    for (sql, state) in [
+        ("select erase_accounts()".to_owned(), "42501"),
+        ("delete from key_backup_erasure".to_owned(), "42501"),
+        ("insert into key_backup_erasure select user_id, '2000-01-01' from user_account".to_owned(), "42501"),
+        (
+            "insert into access_log (subject_id, agent_id, kind, items) select user_id, user_id, 'keys', 1 from user_account"
+                .to_owned(),
+            "42501",
+        ),
+        // Reads by agents that are not there: of a conversation, of an inbox, of a user's keys.
+        (log(stranger, "history", &conversation, "null"), "40001"),
+        (log(stranger, "push", &conversation, "null"), "40001"),
+        (log(agent, "push", &conversation, "null"), "40001"),
+        (log(stranger, "tool_call", &conversation, "null"), "40001"),
+        (log(agent, "keys", "null", &format!("'{user}'")), "40001"),
+        (log(agent, "history", "null", &format!("'{user}'")), "40001"),
+        (log(agent, "history", "gen_random_uuid()", "null"), "40001"),
+    ] {
+        let refused = own.batch_execute(&sql).await.expect_err(&sql);
+        assert_eq!(refused.code().expect("an answer").code(), state, "{sql}");
+    }
+    for sql in [
+        "select rotate_webhook_deliveries(-100)",
+        "select rotate_webhook_deliveries(-2147483648)",
+        "select forget_key_backups(user_id, 'phone', 2) from user_account",
+        // The mark alone opens nothing, and has the database's time.
+        "update user_account set deleted_at = '2000-01-01'",
+        "select forget_key_backups(user_id, 'phone', 2147483647) from user_account",
+    ] {
+        own.batch_execute(sql).await.expect(sql);
+    }
+    let marked = "user_account where deleted_at > app_now() - interval '1 hour'";
+    assert_eq!(count(&own, marked).await, 2);
+    for sql in [
+        "update user_account set deleted_at = null",
+        "update user_account set deleted_at = '2000-01-01'",
+    ] {
+        let refused = own.batch_execute(sql).await.expect_err(sql);
+        assert_eq!(refused.code().expect("an answer").code(), "42501", "{sql}");
+    }
+    let mut expected = before.clone();
+    // Version 2 of each account stands between the first and the last of its day, with ten newer ones.
+    expected[0] -= 2;
+    assert_eq!(counts().await, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_that_erases_does_nothing_else() {
+    let [a] = nodes().await;
+    let [alice, _bob] = [a.user("alice").await, a.user("bob").await];
+    let own = connect(&serving(&a.world.database)).await;
+    append(&own, 3).await;
+    alice.delete("/users/me").await.expect(200);
+    let url = erasing(&a.world.database);
+    let erase = || {
+        let url = url.clone();
+        async move {
+            let settings = [("ERASE_DATABASE_URL", url.as_str())];
+            tokio::task::block_in_place(|| run("erase", &settings))
+        }
+    };
+    let six_days = Duration::from_secs(6 * 86_400);
+    a.advance(six_days).await;
+    let (code, said) = erase().await;
+    assert_eq!(
+        (code, count(&own, "key_backup").await),
+        (Some(0), 6),
+        "{said}"
+    );
+    a.advance(six_days).await;
+    let (code, said) = erase().await;
+    assert_eq!(
+        (code, count(&own, "key_backup").await),
+        (Some(0), 3),
+        "{said}"
+    );
+    assert_eq!(count(&own, "key_backup_erasure").await, 0);
+
+    let eraser = connect(&url).await;
+    let owner = connect(&a.world.database).await;
+    for table in relations(&owner).await {
+        let sql = format!("select from {table}");
+        let refused = eraser.batch_execute(&sql).await.expect_err(&sql);
+        assert_eq!(refused.code().expect("an answer").code(), "42501", "{sql}");
+    }
+    let (code, said) = tokio::task::block_in_place(|| run("erase", &[]));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("ERASE_DATABASE_URL"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

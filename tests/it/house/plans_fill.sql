@@ -54,6 +54,7 @@ begin
                 when c.type = 'bytea' then format('decode(md5(%s::text), ''hex'')', term)
                 when c.type in ('integer', 'bigint') then term
                 when c.type = 'smallint' then 'n % 8'
+                when c.type = 'date' then 'current_date - n'
                 when c.type = 'boolean' then 'n % 2 = 0'
                 when c.type = 'timestamp with time zone' then format('app_now() + (n - %s) * interval ''1 minute''', rows / 2)
                 when c.type like '%[]' then format('array[%s]::%s',

@@ -48,8 +48,11 @@ const RARE: [(&str, &[&str]); 17] = [
     // Arrays are concatenated by an aggregate of the schema.
     ("array_concat", &["messages.send"]),
     ("hashtextextended", &["files.count_in_turn"]),
-    // The turn of a webhook keeps its finished numbers as ranges.
-    ("int8multirange", &["webhooks.finish"]),
+    // The turn of a webhook and a consumer group keep their finished numbers as ranges.
+    (
+        "int8multirange",
+        &["inbox.group_advance", "webhooks.finish"],
+    ),
     // Locks that end with their transaction.
     (
         "pg_advisory_xact_lock",

@@ -7,6 +7,7 @@ use blindpipe_protocol::{
     access_log::AccessKind,
     accounts::Scene,
     agents::{AgentState, DeliveryMode, Sensitivity},
+    approvals::{ApprovalDecision, ApprovalKind, ApprovalReason, ApprovalState},
     conversations::{ConversationKind, Encryption, Role},
     files::UploadState,
     grants::GrantStatus,
@@ -134,6 +135,18 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             PrincipalKind::as_str,
         ),
         row("announcement_stage_check", Stage::ALL, Stage::row),
+        row(
+            "approval_asked_decision",
+            ApprovalDecision::ALL,
+            ApprovalDecision::as_str,
+        ),
+        row("approval_kind", ApprovalKind::ALL, ApprovalKind::as_str),
+        row(
+            "approval_reason",
+            ApprovalReason::ALL,
+            ApprovalReason::as_str,
+        ),
+        row("approval_state", ApprovalState::ALL, ApprovalState::as_str),
         row(
             "block_blocked_kind_check",
             PrincipalKind::ALL,

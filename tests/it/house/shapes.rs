@@ -3,7 +3,7 @@
 use super::sources::{root, sources};
 
 /// Files of features and of the gateway that read JSON into types of their own, with the reason.
-const OWN_SHAPES: [(&str, &str); 10] = [
+const OWN_SHAPES: [(&str, &str); 12] = [
     (
         "src/features/agents/manifest.rs",
         "a manifest comes bare or wrapped",
@@ -20,7 +20,8 @@ const OWN_SHAPES: [(&str, &str); 10] = [
         "src/features/search/http.rs",
         "a query joined with the page of its list",
     ),
-    ("src/features/streams/messages.rs", "messages between nodes"),
+    ("src/features/streams/position.rs", "messages between nodes"),
+    ("src/features/streams/state/mod.rs", "what Redis keeps"),
     (
         "src/features/tool_calls/rules.rs",
         "the `type` of a payload",
@@ -40,6 +41,10 @@ const OWN_SHAPES: [(&str, &str); 10] = [
     (
         "src/gateway/long_poll.rs",
         "numbers out of range are named in the answer",
+    ),
+    (
+        "src/gateway/session/shared.rs",
+        "the conversation of any ephemeral frame",
     ),
 ];
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use blindpipe::{config, documents};
+use blindpipe::{config, documents, error::Code};
 
 use crate::support::{connect, nodes};
 
@@ -173,7 +173,7 @@ fn uses(line: &str, path: &str) -> bool {
 
 /// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
 /// reason).
-const OTHER_TASKS: [(&str, &str, &str); 11] = [
+const OTHER_TASKS: [(&str, &str, &str); 12] = [
     (
         "src/db/pool.rs",
         "tokio::spawn(link)",
@@ -225,6 +225,11 @@ const OTHER_TASKS: [(&str, &str, &str); 11] = [
         "supervisor::spawn_once(",
         "a turn, which another one follows",
     ),
+    (
+        "src/features/webhooks/dispatcher/stops.rs",
+        "supervisor::spawn_once(",
+        "a call, whose event the deliveries bring without it",
+    ),
 ];
 
 /// A task that must live and dies in silence leaves a node that looks well.
@@ -265,6 +270,28 @@ fn the_glossary_has_at_most_forty_terms_in_the_order_of_the_alphabet() {
     let terms = Vec::from_iter(terms.map(|(term, _)| term));
     assert!((30..=40).contains(&terms.len()), "{} terms", terms.len());
     assert!(terms.is_sorted(), "{terms:?}");
+}
+
+#[test]
+fn the_page_of_the_errors_has_every_code_and_every_parameter() {
+    let page = fs::read_to_string(root().join("docs/api/errors.md")).expect("the page");
+    let (codes, parameters) = page.split_once("## Parameters").expect("a heading");
+    for code in Code::ALL {
+        assert!(
+            codes.contains(&format!("`{}`", code.wire())),
+            "{}",
+            code.wire()
+        );
+    }
+    let mut count = 0;
+    for (file, text) in sources(&root().join("src")) {
+        for given in text.split(".with(\"").skip(1) {
+            let name = given.split('"').next().expect("a name");
+            assert!(parameters.contains(&format!("`{name}`")), "{file}: {name}");
+            count += 1;
+        }
+    }
+    assert!(count > 25, "{count} found");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod connection_slots;
 mod evasion;
 mod frames;
 mod limits_endpoint;
+mod names;
 mod proxy_protocol;
 mod rate_limit_windows;
 mod table;

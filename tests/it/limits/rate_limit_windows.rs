@@ -94,6 +94,7 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
         (
             Limits::start(
                 redis,
+                Arc::new(str::to_owned),
                 db,
                 clock,
                 overrides.clone(),

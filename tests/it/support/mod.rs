@@ -26,6 +26,7 @@ mod siteverify;
 mod smtp;
 mod socket;
 mod statistics;
+mod wire;
 mod world;
 
 pub use self::{
@@ -45,8 +46,9 @@ pub use self::{
     proxy::{Held, Proxy, late},
     receiver::{Call, Receiver, Reply},
     s3::S3Server,
+    secrets::lines_since,
     services::{
-        blocked, chosen_redis, connect, crowd, db, empty_database, followed_postgres,
+        blocked, chosen_redis, connect, crowd, db, empty_database, erasing, followed_postgres,
         give_role_timeouts, has_pgbouncer, pgbouncer, private_redis, psql, redis_client,
         redis_cluster, redis_link, redis_sentinels, request_upkeep, services, serving, spawn,
         synchronous_postgres, through, waiting,
@@ -55,5 +57,6 @@ pub use self::{
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::{Sleeper, Socket},
     statistics::Shift,
+    wire::Wire,
     world::{TestNode, World, find_code, nodes, nodes_with, server_secrets},
 };

@@ -147,8 +147,19 @@ impl ProcessNode {
 
     /// Asks the process to end in order, with SIGTERM.
     pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// Stops the process for so long, and then lets it go on.
+    pub async fn freeze(&self, time: Duration) {
+        self.signal(Signal::STOP);
+        tokio::time::sleep(time).await;
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process"), Signal::TERM).expect("a signal");
+        kill_process(pid.expect("a process"), signal).expect("a signal");
     }
 
     /// The status of an ended process.

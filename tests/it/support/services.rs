@@ -15,8 +15,8 @@ use devcluster::{
     DevError, open_files,
     pgbouncer::{PgBouncer, missing_pooler_notice},
     services::{
-        Durability, PostgresServer, RedisCluster, RedisSentinels, RedisServer, SERVING_ROLE,
-        Services,
+        Durability, ERASING_ROLE, PostgresServer, RedisCluster, RedisSentinels, RedisServer,
+        SERVING_ROLE, Services,
     },
 };
 use tokio::sync::OnceCell;
@@ -273,6 +273,14 @@ pub fn serving(url: &str) -> String {
     format!("{role}@{place}")
 }
 
+/// The URL of the same database as the role that erases, for the owner's URL of it.
+pub fn erasing(url: &str) -> String {
+    let role = services().postgres.erasing_url();
+    let (role, _) = role.split_once('@').expect("a role in the URL");
+    let (_, place) = url.split_once('@').expect("a role in the URL");
+    format!("{role}@{place}")
+}
+
 /// A fresh database without any schema; returns its URL, as the owner.
 pub async fn empty_database() -> String {
     tokio::task::spawn_blocking(services)
@@ -306,6 +314,9 @@ pub async fn database() -> String {
             let url = url_of("template_blindpipe");
             migrate::run_at(&url).await.expect("migrated");
             migrate::grant_at(&url, SERVING_ROLE)
+                .await
+                .expect("granted");
+            migrate::grant_erasure_at(&url, ERASING_ROLE)
                 .await
                 .expect("granted");
             let client = connect(&url).await;

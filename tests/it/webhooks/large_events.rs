@@ -157,6 +157,68 @@ async fn an_address_of_an_event_ends_with_the_agent_s_token() {
     nobody.get(address).await.refused(404, "NOT_FOUND");
 }
 
+/// The address of a large message that Alice says in a conversation.
+async fn address_of(stage: &Stage, receiver: &Receiver, conversation: &str) -> String {
+    stage.alice.say(conversation, &large()).await.expect(201);
+    let is_large = |call: &Call| {
+        call.conversation() == conversation && call.body["data"]["object_ref"].is_object()
+    };
+    let calls = receiver.until("a large event", |calls| calls.iter().any(is_large));
+    let calls = calls.await;
+    let call = calls.iter().find(|call| is_large(call)).expect("it");
+    url(reference(call)).to_owned()
+}
+
+/// Time that lies between an address and a later right. Addresses end on whole seconds, and a group
+/// takes an agent a minute.
+const LATER: Duration = Duration::from_secs(61);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_an_event_ends_with_the_relation() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let receiver = Receiver::start().await;
+    register(&stage, &receiver).await;
+    let address = address_of(&stage, &receiver, &stage.conversation).await;
+    let nobody = stage.nodes[1].anon();
+    nobody.get(&address).await.expect(200);
+    let relations = stage.alice.get("/relations").await.expect(200);
+    let relation = relations.data()[0]["relation_id"].as_str().expect("an id");
+    let path = format!("/relations/{relation}");
+    stage.alice.delete(path).await.expect(200);
+    nobody.get(&address).await.refused(404, "NOT_FOUND");
+    // Another relation does not bring an earlier address back.
+    stage.nodes[0].advance(LATER).await;
+    let again = json!({ "type": "agent", "agent_id": stage.agent.id });
+    stage.alice.post("/conversations", again).await.expect(200);
+    nobody.get(&address).await.refused(404, "NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_of_an_event_ends_with_the_membership() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let receiver = Receiver::start().await;
+    register(&stage, &receiver).await;
+    let group = stage.alice.group_with(&[]).await;
+    let instances = format!("/groups/{group}/agent-instances");
+    let place = json!({ "agent_id": stage.agent.id, "visibility": "all" });
+    let added = stage
+        .alice
+        .post(&instances, place.clone())
+        .await
+        .expect(201);
+    let address = address_of(&stage, &receiver, &group).await;
+    let nobody = stage.nodes[1].anon();
+    nobody.get(&address).await.expect(200);
+    let instance = added.data()["instance_id"].as_str().expect("an id");
+    let path = format!("{instances}/{instance}");
+    stage.alice.delete(path).await.expect(200);
+    nobody.get(&address).await.refused(404, "NOT_FOUND");
+    // Another membership does not bring an earlier address back.
+    stage.nodes[0].advance(LATER).await;
+    stage.alice.post(&instances, place).await.expect(201);
+    nobody.get(&address).await.refused(404, "NOT_FOUND");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_stored_waits_and_holds_up_no_other_conversation() {
     let (stage, proxy) = behind_a_proxy(StoreKind::Bucket).await;

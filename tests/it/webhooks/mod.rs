@@ -1,6 +1,7 @@
 //! Webhooks: routes, order, retries, faults, large events.
 
 mod budgets;
+mod deletions;
 mod fairness;
 mod faults;
 mod large_events;
@@ -10,7 +11,9 @@ mod reachability;
 mod replies;
 mod routes;
 mod server_secret;
+mod stops;
 mod suspension;
+mod wake_ups;
 
 use std::time::Duration;
 

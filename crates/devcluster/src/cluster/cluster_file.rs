@@ -44,6 +44,7 @@ impl ClusterFile {
             "ca_file": settings.certificates.ca,
             "mail_dir": settings.mails,
             "postgres_url": services.postgres.url(),
+            "erase_url": services.postgres.erasing_url(),
             "redis_url": services.redis.url(),
             "origin": nodes.first().map(Node::origin),
             "rp_id": RP_ID,

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::{node::Node, setup::Setup};
 use crate::{demo::PlayedDemo, terminal::say};
 
-/// Prints all addresses and three commands to try. With `played`, one of them speaks as the agent
-/// of the demo.
+/// Prints all addresses and commands to try. With `played`, one of them reads as the agent of the
+/// demo.
 pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
     let settings = &setup.settings;
     say("");
@@ -26,34 +26,38 @@ pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
         return;
     };
     let url = first.origin();
-    let curl = format!("curl --cacert {}", short(&settings.certificates.ca));
-    let body = r#"{"email":"you@example.com","scene":"register","turnstile_token":"dev-pass"}"#;
-    let mails = short(&settings.mails);
-    say("\nTry:");
-    say(format!("  {curl} {url}/health"));
-    let json = "-H 'Content-Type: application/json'";
-    say(format!(
-        "  {curl} {json} -d '{body}' {url}/auth/send-code  # the code: {mails}"
-    ));
-    match played {
-        Some(PlayedDemo {
-            agent_id,
-            agent_token,
-            conversation_id,
-        }) => {
-            let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
-            let path = format!("agents/{agent_id}/conversations/{conversation_id}/messages");
-            say(format!(
-                "  {curl} {bearer} {url}/{path}  # what the pipe has of it"
-            ));
-        }
-        None => say(format!("  {curl} {url}/version")),
+    let dir = short(&settings.root);
+    say("\nTry, in another terminal:");
+    say(format!(r#"  export PATH="{}:$PATH""#, own_folder()));
+    say(format!("  bp register --dev {dir}            # a person"));
+    say("  bp init python echo && ./echo/run  # an agent");
+    say("  bp chat echo                       # in a third terminal: a conversation with it");
+    if let Some(PlayedDemo {
+        agent_id,
+        agent_token,
+        conversation_id,
+    }) = played
+    {
+        let curl = format!("curl --cacert {}", short(&settings.certificates.ca));
+        let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
+        let path = format!("agents/{agent_id}/conversations/{conversation_id}/messages");
+        say("\nWhat the pipe has of the played conversation:");
+        say(format!("  {curl} {bearer} {url}/{path}"));
+    }
+    if settings.app.is_some() {
+        say(format!("\nThe web app, in a browser: {url}/app"));
     }
     say(format!(
         "\nPasskeys, in a browser: {} (its certificate is this machine's own)",
         setup.passkey_page_url(first)
     ));
     say("`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
+}
+
+/// The folder of this program, where `bp` is too.
+fn own_folder() -> String {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.parent().unwrap_or(&own).display().to_string()
 }
 
 /// `path` relative to the current folder, if it lies below that.

@@ -139,6 +139,7 @@ impl Cluster {
         let until_shutdown = async {
             tokio::select! {
                 () = self.passkey_page.serve(&self.nodes) => {}
+                () = setup.erase_daily(&self.nodes[0]) => {}
                 () = shutdown.requested() => {}
             }
             setup.cluster_file.remove();

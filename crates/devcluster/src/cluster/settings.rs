@@ -3,7 +3,11 @@
 //! The nodes inherit the launcher's environment, so a load test can raise limits. Addresses and
 //! files of this cluster always come from the launcher.
 
-use std::{env, num::NonZero, path::PathBuf};
+use std::{
+    env,
+    num::NonZero,
+    path::{Path, PathBuf},
+};
 
 use super::{
     node::Ports,
@@ -28,9 +32,12 @@ pub struct Settings {
     pub mails: PathBuf,
     /// The web origin of the page to try passkeys on.
     pub passkey_origin: String,
+    /// The folder of the built web app that the nodes serve, if there is one.
+    pub app: Option<PathBuf>,
     secrets: Secrets,
     database_url: String,
     migrate_database_url: String,
+    erase_database_url: String,
     redis_url: String,
 }
 
@@ -39,15 +46,18 @@ impl Settings {
         services: &Services,
         certificates: Certificates,
         passkey_origin: String,
+        server: &Path,
     ) -> Result<Self> {
         let root = services.directories.root.clone();
         Ok(Settings {
             certificates,
             passkey_origin,
+            app: app(server),
             mails: root.join("mail"),
             secrets: secrets::prepare(&root.join("secrets.env"))?,
             database_url: services.postgres.serving_url(),
             migrate_database_url: services.postgres.url(),
+            erase_database_url: services.postgres.erasing_url(),
             redis_url: services.redis.url(),
             root,
         })
@@ -63,9 +73,17 @@ impl Settings {
         environment
     }
 
-    /// The settings of a migration beside the environment of a node: the owner of the schema.
-    pub fn migration(&self) -> [(&str, &str); 1] {
-        [("MIGRATE_DATABASE_URL", &self.migrate_database_url)]
+    /// The settings of a migration beside the environment of a node: the other roles.
+    pub fn migration(&self) -> [(&str, &str); 2] {
+        [
+            ("MIGRATE_DATABASE_URL", &self.migrate_database_url),
+            ("ERASE_DATABASE_URL", &self.erase_database_url),
+        ]
+    }
+
+    /// The setting of an erasure beside the environment of a node.
+    pub fn erasure(&self) -> [(&str, &str); 1] {
+        [("ERASE_DATABASE_URL", &self.erase_database_url)]
     }
 
     fn owned(&self, name: &str, ports: Ports, all: &[u16]) -> Vec<(String, String)> {
@@ -122,9 +140,21 @@ impl Settings {
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
             ("WEBHOOK_RETRY_SECONDS", "10".to_owned()),
         ];
+        let app = self
+            .app
+            .iter()
+            .map(|app| ("APP_DIR", app.display().to_string()));
+        let pairs = pairs.into_iter().chain(app);
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value));
         self.secrets.iter().cloned().chain(pairs).collect()
     }
+}
+
+/// The folder that `APP_DIR` names, or `app` beside the program of the nodes, as a release has it.
+fn app(server: &Path) -> Option<PathBuf> {
+    let given = env::var_os("APP_DIR").filter(|given| !given.is_empty());
+    let app = given.map_or_else(|| server.with_file_name("app"), PathBuf::from);
+    app.join("index.html").is_file().then_some(app)
 }
 
 fn cores() -> usize {

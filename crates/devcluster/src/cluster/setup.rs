@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -20,7 +20,7 @@ use crate::{
     ports::{free_port, is_free},
     process::Process,
     services::Services,
-    terminal::say,
+    terminal::{say, warn},
 };
 
 /// The search for free ports begins here.
@@ -29,6 +29,8 @@ const FIRST_PORTS: Ports = Ports {
     admin: 19443,
 };
 const NODES: usize = 2;
+/// The time between two erasures.
+const ERASURE_INTERVAL: Duration = Duration::from_hours(24);
 /// Ports that other programs may take before the start fails.
 const MAX_LOST_PORTS: usize = 20;
 
@@ -46,7 +48,7 @@ impl Setup {
         let cluster_file = ClusterFile::new(root.join("cluster.json"));
         let certificates = Certificates::prepare(&root.join("tls"))?;
         let passkey_page = PasskeyPage::bind(&certificates).await?;
-        let settings = Settings::new(services, certificates, passkey_page.origin())?;
+        let settings = Settings::new(services, certificates, passkey_page.origin(), server)?;
         make_folder(&settings.mails, 0o700)?;
         make_folder(&root.join("logs"), 0o700)?;
         // Probes go over plain HTTP on loopback: no proxy, no certificates of the system.
@@ -126,6 +128,22 @@ impl Setup {
             Node::new(name, *ports, &self.server, &self.settings, &public)
         });
         Ok(nodes.collect())
+    }
+
+    /// Erases the key backups of deleted accounts once a day, as an operator's schedule does.
+    pub async fn erase_daily(&self, node: &Node) {
+        loop {
+            let log = self.settings.root.join("logs/erase.log");
+            match node.run("erase", &self.settings.erasure(), &log) {
+                Ok(mut process) => {
+                    if !node::wait(&mut process).await.success() {
+                        warn(format!("The erasure failed; see {}.", short(&log)));
+                    }
+                }
+                Err(error) => warn(error),
+            }
+            tokio::time::sleep(ERASURE_INTERVAL).await;
+        }
     }
 
     async fn migrate(&self, node: &Node) -> Result<()> {

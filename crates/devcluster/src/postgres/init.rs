@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{Durability, Passwords, PostgresServer, SERVING_ROLE};
+use super::{Durability, ERASING_ROLE, Passwords, PostgresServer, SERVING_ROLE};
 use crate::{
     error::{Context, DevError, Result},
     files::{make_folder, write_secret},
@@ -20,6 +20,7 @@ impl PostgresServer {
                 owner: random::base62(32),
                 superuser: random::base62(32),
                 serving: random::base62(32),
+                erasing: random::base62(32),
             };
             self.initialise()?;
             self.passwords.write(&secrets)?;
@@ -46,15 +47,16 @@ impl PostgresServer {
         let text = fs::read_to_string(&secrets)
             .map_err(|error| unusable(format!("has lost its passwords ({error})")))?;
         let read = Passwords::read(&text).ok_or_else(|| unusable("has no passwords".into()))?;
-        let is_complete = !read.serving.is_empty();
+        let is_complete = !read.serving.is_empty() && !read.erasing.is_empty();
         self.passwords = read;
         if is_complete {
             return Ok(());
         }
-        // The cluster is older than the role. The password is written last, so that an interrupted
+        // The cluster is older than a role. The passwords are written last, so that an interrupted
         // start begins anew.
         self.passwords.serving = random::base62(32);
-        self.run_single_user(&self.data(), &self.serving_role())?;
+        self.passwords.erasing = random::base62(32);
+        self.run_single_user(&self.data(), &self.lesser_roles())?;
         self.passwords.write(&secrets)
     }
 
@@ -67,7 +69,7 @@ impl PostgresServer {
              grant pg_monitor to blindpipe;\n\
              create database blindpipe owner blindpipe;\n{}",
             self.passwords.owner,
-            self.serving_role()
+            self.lesser_roles()
         );
         let fresh = self.folder.join("data.new");
         self.run_single_user(&fresh, &sql)?;
@@ -79,16 +81,21 @@ impl PostgresServer {
         Ok(())
     }
 
-    /// SQL that makes [`SERVING_ROLE`], or gives it its password. The owner is a member of it, so
-    /// that a test may cut the connections of nodes.
-    fn serving_role(&self) -> String {
-        format!(
-            "do $$ begin if not exists (select from pg_roles where rolname = '{SERVING_ROLE}') \
-             then create role {SERVING_ROLE} login; end if; end $$;\n\
-             alter role {SERVING_ROLE} password '{}';\n\
-             grant {SERVING_ROLE} to blindpipe;\n",
-            self.passwords.serving
-        )
+    /// SQL that makes [`SERVING_ROLE`] and [`ERASING_ROLE`], or gives them their passwords. The owner
+    /// is a member of the first, so that a test may cut the connections of nodes.
+    fn lesser_roles(&self) -> String {
+        let roles = [
+            (SERVING_ROLE, &self.passwords.serving),
+            (ERASING_ROLE, &self.passwords.erasing),
+        ];
+        let made = roles.map(|(role, password)| {
+            format!(
+                "do $$ begin if not exists (select from pg_roles where rolname = '{role}') \
+                 then create role {role} login; end if; end $$;\n\
+                 alter role {role} password '{password}';\n"
+            )
+        });
+        format!("{}grant {SERVING_ROLE} to blindpipe;\n", made.concat())
     }
 
     /// Runs statements, a line each. No server runs on `data`, so the passwords appear in no
@@ -152,13 +159,14 @@ impl PostgresServer {
 }
 
 impl Passwords {
-    /// Reads the file of [`write`](Self::write). An older file lacks the last line.
+    /// Reads the file of [`write`](Self::write). An older file lacks the last lines.
     fn read(text: &str) -> Option<Self> {
         let mut lines = text.lines().map(str::to_owned);
         Some(Passwords {
             owner: lines.next()?,
             superuser: lines.next()?,
             serving: lines.next().unwrap_or_default(),
+            erasing: lines.next().unwrap_or_default(),
         })
     }
 
@@ -167,7 +175,9 @@ impl Passwords {
             owner,
             superuser,
             serving,
+            erasing,
         } = self;
-        write_secret(file, &format!("{owner}\n{superuser}\n{serving}\n"))
+        let lines = format!("{owner}\n{superuser}\n{serving}\n{erasing}\n");
+        write_secret(file, &lines)
     }
 }

@@ -3,7 +3,7 @@
 //! Each folder has a cluster on a free TCP port of 127.0.0.1, without Unix sockets. Role
 //! `blindpipe` owns database `blindpipe` and may create databases, but is no superuser. Role
 //! [`SERVING_ROLE`] is the nodes' own and owns nothing. So the server can do no more here than in
-//! production. Role `postgres` is the superuser. All have random passwords, kept beside the data.
+//! production. Role [`ERASING_ROLE`] erases. Role `postgres` is the superuser. All have random passwords, kept beside the data.
 
 mod init;
 mod standby;
@@ -31,6 +31,8 @@ use crate::{
 const FIRST_PORT: u16 = 15432;
 /// The role that nodes serve with. It has the rights that a migration grants to it.
 pub const SERVING_ROLE: &str = "blindpipe_serve";
+/// The role that erases the key backups of deleted accounts.
+pub const ERASING_ROLE: &str = "blindpipe_erase";
 /// Deadline of a start. Recovery after a crash may take a while.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -97,6 +99,8 @@ struct Passwords {
     superuser: String,
     /// Of [`SERVING_ROLE`].
     serving: String,
+    /// Of [`ERASING_ROLE`].
+    erasing: String,
 }
 
 /// A running server. Dropping it stops it.
@@ -155,6 +159,14 @@ impl PostgresServer {
         format!(
             "postgresql://{SERVING_ROLE}:{}@127.0.0.1:{}/blindpipe",
             self.passwords.serving, self.port
+        )
+    }
+
+    /// The URL of database `blindpipe` as [`ERASING_ROLE`].
+    pub fn erasing_url(&self) -> String {
+        format!(
+            "postgresql://{ERASING_ROLE}:{}@127.0.0.1:{}/blindpipe",
+            self.passwords.erasing, self.port
         )
     }
 

@@ -98,6 +98,18 @@ pub struct AgentKey {
     pub valid_until: Option<Timestamp>,
 }
 
+/// The data of `agent.key_ending`. The agent keeps the key by registering it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AgentKeyEnding {
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The id of the pair of keys.
+    pub key_id: String,
+    /// The end of its grace.
+    pub valid_until: Timestamp,
+}
+
 /// The data of `agent.key_registered`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     keys::{
-        AgentKey, AgentKeyRegistration, AgentKeys, CheckAgentKey, CheckedAgentKey,
+        AgentKey, AgentKeyEnding, AgentKeyRegistration, AgentKeys, CheckAgentKey, CheckedAgentKey,
         RegisterAgentKey, RegisteredAgentKey,
     },
     manifest::{
@@ -47,6 +47,16 @@ words! {
         Pull = "pull",
         /// The server sends signed POSTs to the agent's address.
         Webhook = "webhook",
+    }
+}
+
+words! {
+    /// The events that a socket of an agent is given.
+    pub enum ConnectionMode {
+        /// Every event.
+        All = "all",
+        /// The events of its share of the conversations, within a consumer group.
+        Shared = "shared",
     }
 }
 
@@ -177,6 +187,18 @@ pub struct Connection {
     pub kind: ConnectionKind,
     /// The time at which it was accepted.
     pub connected_at: Timestamp,
+    /// How a socket reads; absent for webhook calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ConnectionMode>,
+    /// The consumer group of a shared socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// The conversations of which a shared socket has events that it has not acked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<i64>,
+    /// The events behind the durable ack of a shared socket's group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<i64>,
 }
 
 /// An agent's reading position.

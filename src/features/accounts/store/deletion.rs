@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Ends the account: nobody can sign in, no session, token or key of it counts. Its address is
-/// free.
+/// free. Its key backups are erased after a grace of 7 days, by `blindpipe erase`.
 pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- accounts.lock
@@ -43,12 +43,6 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
              changes as (delete from email_change where user_id = $1)
         update device set display_name = null, platform = null, revoked_at = coalesce(revoked_at, app_now())
         where user_id = $1",
-        &[&user.id],
-    )
-    .await?;
-    tx.execute(
-        "-- accounts.erase_key_backups
-        select erase_key_backups($1)",
         &[&user.id],
     )
     .await?;

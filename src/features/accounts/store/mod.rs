@@ -12,7 +12,9 @@ pub use self::{
     address::{GivenChange, change_address, change_profile, check_change, hold, put_change},
     codes::{CodeCheck, GivenCode, Sender, check_code, put_code, use_code},
     deletion::delete,
-    notices::{Addressee, addressee, locale_of, now, put_notice, put_security_notice},
+    notices::{
+        Addressee, addressee, count_changes, locale_of, now, put_notice, put_security_notice,
+    },
     thefts::{end_tokens_of, lock_agents_of, webhooks_of},
     webhooks::suspend_webhooks,
 };

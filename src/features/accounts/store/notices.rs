@@ -77,6 +77,20 @@ pub async fn addressee(db: &Db, user: UserId) -> Result<Option<Addressee>> {
     }))
 }
 
+/// The number of things that sessions have added within 30 days and that are still there.
+pub async fn count_changes(db: &Db, user: UserId) -> Result<i64> {
+    let client = db.read().await?;
+    let row = client
+        .query_one(
+            "-- accounts.count_changes
+            select count(*) as changes from session_change
+            where user_id = $1 and made_at > app_now() - interval '30 days'",
+            &[&user],
+        )
+        .await?;
+    Ok(row.get("changes"))
+}
+
 /// The locale of the account with this address; none if there is no account.
 pub async fn locale_of(db: &Db, email: &str) -> Result<Option<String>> {
     let client = db.read().await?;

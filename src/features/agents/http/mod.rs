@@ -13,11 +13,10 @@ use axum::{
 };
 use blindpipe_protocol::{
     agents::{
-        Agent, AgentCard, AgentTokenInfo, Connection, CreateAgent, CreatedAgent, DeletedAgent,
-        InboxInfo,
+        Agent, AgentCard, AgentTokenInfo, Connection, ConnectionMode, CreateAgent, CreatedAgent,
+        DeletedAgent, InboxInfo,
     },
     raw::RawJson,
-    revocation::RevocationReason,
     text::Secret,
     time::Timestamp,
 };
@@ -34,7 +33,6 @@ pub use self::{
 use super::{
     AgentState, Agents,
     manifest::{Manifest, wrapped},
-    move_to,
     store::{self, AgentRow, Viewer},
 };
 use crate::{
@@ -46,10 +44,10 @@ use crate::{
     features::accounts::{self, SecurityChange},
     http::{Created, Data, List, Page, Query, RoomForPage, body, json},
     ids::AgentId,
-    jobs::Job,
+    inbox::groups,
     limits::{
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
-        slots,
+        slots::{self, ConnectionKind},
     },
 };
 
@@ -142,7 +140,33 @@ fn connection(shown: slots::Connection) -> Connection {
         connection_id: shown.connection_id,
         kind: shown.kind,
         connected_at: shown.connected_at.into(),
+        mode: None,
+        group: None,
+        conversations: None,
+        lag: None,
     }
+}
+
+/// Adds to the sockets of agents what each is given.
+async fn add_shares(agents: &Agents, shown: &mut [Agent]) -> Result<()> {
+    let ids: Vec<Uuid> = shown.iter().map(|agent| agent.agent_id.0).collect();
+    let members = groups::members(&agents.work.db().read().await?, &ids).await?;
+    for shown in shown.iter_mut().flat_map(|agent| &mut agent.connections) {
+        if shown.kind != ConnectionKind::Websocket {
+            continue;
+        }
+        let id = shown.connection_id;
+        match members.iter().find(|member| member.connection == id) {
+            Some(member) => {
+                shown.mode = Some(ConnectionMode::Shared);
+                shown.group = Some(member.group.clone());
+                shown.conversations = Some(member.conversations);
+                shown.lag = Some(member.lag);
+            }
+            None => shown.mode = Some(ConnectionMode::All),
+        }
+    }
+    Ok(())
 }
 
 fn full(agent: AgentRow, connections: Vec<slots::Connection>) -> Agent {
@@ -210,14 +234,12 @@ pub async fn list(
     }
     let ids: Vec<Uuid> = data.iter().map(|agent| agent.id.0).collect();
     let connections = agents.slots.connections(&ids).await;
-    let data = data
-        .into_iter()
-        .zip(connections)
-        .map(|(agent, connections)| full(agent, connections));
-    Ok(List {
-        data: data.collect(),
-        next_cursor,
-    })
+    let data = data.into_iter().zip(connections);
+    let mut data: Vec<Agent> = data
+        .map(|(agent, connections)| full(agent, connections))
+        .collect();
+    add_shares(&agents, &mut data).await?;
+    Ok(List { data, next_cursor })
 }
 
 /// `GET /agents/{agent_id}`: an agent.
@@ -231,7 +253,9 @@ pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Re
     match seen {
         Some((agent, Viewer::Insider)) => {
             let connections = agents.slots.connections(&[about.agent.0]).await.concat();
-            Ok(Data(full(agent, connections)).into_response())
+            let mut agent = full(agent, connections);
+            add_shares(&agents, std::slice::from_mut(&mut agent)).await?;
+            Ok(Data(agent).into_response())
         }
         Some((agent, Viewer::Related)) => Ok(Data(card(agent)).into_response()),
         Some((_, Viewer::Unrelated)) | None => Err(Code::AgentNotRegistered.into()),
@@ -253,14 +277,7 @@ pub async fn delete(
     let sockets = agents.count_sockets(agent.id).await;
     let deleted = agents.work.run("agents.delete", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;
-        let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
-        store::end_keys(tx, agent.id).await?;
-        accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await?;
-        move_to(tx, &locked, AgentState::Deleted).await?;
-        tx.enqueue(Job::EraseAgent {
-            agent: agent.id,
-            owner: agent.owner,
-        });
+        let had_token = super::delete(tx, &locked).await?;
         Ok(DeletedAgent {
             agent_id: agent.id,
             deleted_at: store::deleted_at(tx, agent.id).await?.into(),

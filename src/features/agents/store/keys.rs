@@ -1,4 +1,4 @@
-use blindpipe_protocol::keys::Introduction;
+use blindpipe_protocol::{agents::AgentKeyEnding, keys::Introduction, time::Timestamp};
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
@@ -6,11 +6,15 @@ use super::seconds;
 use crate::{
     db::{Conn, Db},
     error::Result,
+    events::Event,
     features::{agents::proof::Keys, keys::introduction},
-    ids::AgentId,
+    ids::{AgentId, UserId},
     limits::quotas::{AGENT_GRACE, MAX_AGENT_KEYS},
     work::Tx,
 };
+
+/// Most keys that a transaction tells of.
+const MAX_BATCH_NOTICES: i64 = 100;
 
 /// A valid key of an agent.
 pub struct Key {
@@ -78,7 +82,7 @@ pub async fn bump_list(tx: &Tx, agent: AgentId) -> Result<()> {
 pub async fn end_current_key(tx: &Tx, agent: AgentId, but: &str) -> Result<()> {
     tx.execute(
         "-- agents.end_current_key
-        update agent_key set valid_until = app_now() + make_interval(secs => $3)
+        update agent_key set valid_until = app_now() + make_interval(secs => $3), notice_days = null
         where agent_id = $1 and key_id <> $2 and valid_until is null",
         &[&agent, &but, &seconds(AGENT_GRACE)],
     )
@@ -144,6 +148,39 @@ pub async fn with_ended_keys(
         .iter()
         .map(|row| (row.get("valid_until"), row.get("agent_id")))
         .collect())
+}
+
+/// Tells agents and owners of some keys whose grace ends within three days, and again within a
+/// day. True while there may be more.
+pub async fn tell_ending_keys(tx: &Tx) -> Result<bool> {
+    let rows = tx
+        .query(
+            "-- agents.note_ending_keys
+            with due as materialized (
+                select agent_id, key_id, case when valid_until <= app_now() + interval '1 day' then 1 else 3 end as days
+                from agent_key
+                where valid_until > app_now() and valid_until <= app_now() + interval '3 days'
+                    and (notice_days is null or notice_days > 1 and valid_until <= app_now() + interval '1 day')
+                order by valid_until limit $1
+                for update skip locked
+            )
+            update agent_key k set notice_days = due.days
+            from due join agent a using (agent_id)
+            where (k.agent_id, k.key_id) = (due.agent_id, due.key_id)
+            returning k.agent_id, k.key_id, k.valid_until, a.owner_user_id",
+            &[&MAX_BATCH_NOTICES],
+        )
+        .await?;
+    for row in &rows {
+        let (agent, owner): (AgentId, UserId) = (row.get("agent_id"), row.get("owner_user_id"));
+        let ending = AgentKeyEnding {
+            agent_id: agent,
+            key_id: row.get("key_id"),
+            valid_until: Timestamp(row.get("valid_until")),
+        };
+        tx.emit(Event::AgentKeyEnding(ending), None, vec![agent.0, owner.0])?;
+    }
+    Ok(i64::try_from(rows.len()) == Ok(MAX_BATCH_NOTICES))
 }
 
 /// Deletes an agent's keys whose grace is over. True if any key is left.

@@ -8,10 +8,11 @@ use chrono::{DateTime, Utc};
 pub use self::{
     keys::{
         Key, bump_list, end_current_key, end_keys, key_list_version, keys, put_key, retire_keys,
-        with_ended_keys,
+        tell_ending_keys, with_ended_keys,
     },
     tokens::{
-        add_token, end_current_token, restore_token, retire_tokens, revoke_tokens, revoked_at,
+        add_token, end_current_token, restore_token, retire_tokens, revoke_token, revoke_tokens,
+        revoked_at,
     },
     view::{AgentRow, Viewer, find_visible, list},
     webhook::resume_webhook,
@@ -75,11 +76,12 @@ pub async fn reserve(
         &new.display_name,
         &new.description,
         &new.manifest,
+        &session,
     ];
     tx.execute(
         "-- agents.reserve
-        insert into agent (agent_id, owner_user_id, display_name, description, manifest, manifest_version, state)
-        values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked')", params,
+        insert into agent (agent_id, owner_user_id, display_name, description, manifest, manifest_version, state, session_id)
+        values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked', $6)", params,
     )
     .await?;
     inbox::create(tx, new.id.0).await?;

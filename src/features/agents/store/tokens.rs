@@ -62,6 +62,23 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) ->
     Ok(any)
 }
 
+/// Revokes one token. False if it was over.
+pub async fn revoke_token(tx: &Tx, token: TokenId, reason: RevocationReason) -> Result<bool> {
+    let revoked = tx
+        .execute(
+            "-- agents.revoke_token
+            update agent_token set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = $2
+            where token_id = $1 and revoked_at is null",
+            &[&token, &reason],
+        )
+        .await?
+        > 0;
+    if revoked {
+        tx.revoke(vec![token.0], reason);
+    }
+    Ok(revoked)
+}
+
 /// The time of the last revocation of its tokens.
 pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
     Ok(tx

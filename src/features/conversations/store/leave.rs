@@ -8,7 +8,6 @@ use crate::{
     features::conversations::Member,
     ids::{ConversationId, Principal},
     jobs::{ConsentEnd, Job},
-    objects,
     work::Tx,
 };
 
@@ -74,7 +73,9 @@ pub async fn remove_member(
         &[&id],
     )
     .await?;
-    objects::registry::end_unread(tx, id).await?;
+    if let Principal::User(_) = who {
+        tx.enqueue(Job::EndUnreadFiles { conversation: id });
+    }
     let event = Event::MemberRemoved(MemberChange {
         conversation_id: id,
         member: member.clone(),

@@ -3,6 +3,7 @@ use uuid::Uuid;
 
 use super::{add_member, emit_whole, require_rotation, whole};
 use crate::{
+    auth::user::{User, must_be_fresh},
     db::Conn,
     error::{Code, Error, Result},
     events::Event,
@@ -72,7 +73,9 @@ pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened>
     opened(tx, user, id, made).await
 }
 
-pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened> {
+/// Errors: `REAUTH_REQUIRED` for a first relation with somebody else's agent in an old session.
+pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<Opened> {
+    let user = by.id;
     agents::find(tx, agent)
         .await?
         .ok_or(Code::AgentNotRegistered)?;
@@ -82,7 +85,10 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
     }
     let pair = [user.0, agent.0];
     let (id, made) = insert(tx, ConversationKind::Agent, user, pair).await?;
-    let (relation, new_relation) = relations::open(tx, user, agent, id).await?;
+    if relations::is_first_with_stranger(tx, user, agent).await? {
+        must_be_fresh(tx, by.session).await?;
+    }
+    let (relation, new_relation) = relations::open(tx, by, agent, id).await?;
     if new_relation && !made {
         renew_relation(tx, id, agent, relation.relation_id).await?;
     }

@@ -16,7 +16,7 @@ pub enum Reader {
     Principal(Principal),
     /// The holder of an address out of a share: the hash of the share's id.
     Share(String),
-    /// The holder of an address of an event's data, signed then.
+    /// The holder of an address of an event's data, signed then. Rights that are younger do not count.
     Event(DateTime<Utc>),
 }
 
@@ -62,8 +62,9 @@ pub async fn readable(client: &Conn, key: &ObjectKey, reader: &Reader) -> Result
                     and exists (
                         select from live_agent_token t where t.agent_id = e.agent_id and t.created_at < $2)
                     and (e.conversation_id is null or exists (
-                        select from active_member m
-                        where m.conversation_id = e.conversation_id and m.principal_id = e.agent_id))";
+                        select from active_member m left join relation r on r.relation_id = m.relation_id
+                        where m.conversation_id = e.conversation_id and m.principal_id = e.agent_id
+                            and greatest(m.joined_at, r.created_at) < $2))";
             client.query_opt(sql, &[&key.as_str(), signed_at]).await?
         }
     };

@@ -1,12 +1,14 @@
+//! Pages of a conversation, and the messages that refer to a page.
+
 use tokio_postgres::Row;
 
 use crate::{
     db::Conn,
     error::{Code, Result},
-    events::Message,
+    events::{Deletion, Message},
     http::page,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::MAX_PAGE_BYTES,
+    limits::quotas::{MAX_PAGE_BYTES, MAX_REFERRING},
 };
 
 /// A page of a conversation.
@@ -15,8 +17,20 @@ pub struct Page {
     pub messages: Vec<String>,
     /// The last message's id, if there are more.
     pub next: Option<MessageId>,
-    /// The lowest and the highest number of its messages.
-    pub span: Option<(i64, i64)>,
+    /// The numbers of its messages.
+    pub seqs: Vec<i64>,
+    /// The bytes of its payloads.
+    pub bytes: i64,
+}
+
+/// The messages that refer to one of a page.
+pub struct Referring {
+    /// The messages as JSON, oldest first.
+    pub messages: Vec<String>,
+    /// Their numbers.
+    pub seqs: Vec<i64>,
+    /// Whether there are more.
+    pub is_truncated: bool,
 }
 
 /// A page of what the reader can see: messages after it joined, and up to `named_seq` only its own
@@ -33,7 +47,8 @@ with me as materialized (
     where me.conversation_id = $1 and me.principal_id = $2
 )
 select me.cursor_seq, page.seq, page.message_id, page.sender_kind, page.sender_id, page.sender_device, page.payload,
-       page.client_message_id, page.in_reply_to, page.hop, page.created_at, page.recipients, page.found
+       page.client_message_id, page.in_reply_to, page.hop, page.created_at, page.recipients,
+       page.refs, page.deleted_at, page.deleted_by, page.found, page.bytes
 from me left join lateral (
     select found.*, count(*) over () as found,
            sum(octet_length(payload)) over (order by case when $4 then seq else -seq end) as bytes,
@@ -115,10 +130,9 @@ pub async fn history(
         .last()
         .filter(|_| more)
         .map(|row| row.get("message_id"));
-    let seqs = messages.iter().map(|row| row.get::<_, i64>("seq"));
-    let span = seqs.clone().min().zip(seqs.max());
     Ok(Page {
-        span,
+        seqs: messages.iter().map(|row| row.get("seq")).collect(),
+        bytes: messages.last().map_or(0, |row| row.get("bytes")),
         messages: messages
             .into_iter()
             .map(|row| json(row, conversation))
@@ -127,8 +141,61 @@ pub async fn history(
     })
 }
 
+/// The newest messages that refer to one of a page and that the reader can see, by the rules of
+/// [`HISTORY`]. Each message of the page leads to its newest ones by an index.
+const REFERRING: &str = "-- messages.referring
+with me as materialized (
+    select from_seq,
+           case when visibility = 'all' then greatest(from_seq, all_from_seq) else 9223372036854775807 end as named_seq
+    from active_member where conversation_id = $1 and principal_id = $2
+), newest as materialized (
+    select distinct near.seq
+    from me cross join unnest($3::bigint[]) as page (seq) cross join lateral (
+        select r.seq from message_ref r join message m on m.conversation_id = $1 and m.seq = r.seq
+        where r.conversation_id = $1 and r.referred_seq = page.seq and r.seq > me.from_seq
+            and (r.seq > me.named_seq or (m.sender_kind = 'agent' and m.sender_id = $2) or $2::text = any(m.recipients))
+        order by r.seq desc limit $4
+    ) near
+    order by near.seq desc limit $4
+)
+select seq, message_id, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, created_at,
+       recipients, refs, deleted_at, deleted_by, found
+from (
+    select m.*, count(*) over () as found, sum(octet_length(m.payload)) over (order by m.seq desc) as bytes,
+           row_number() over (order by m.seq desc) as n
+    from newest join message m on m.conversation_id = $1 and m.seq = newest.seq
+) newest
+where n < $4 and bytes <= $5
+order by seq";
+
+/// Reads the messages that refer to one of these, in at most so many bytes.
+pub async fn referring(
+    client: &Conn,
+    conversation: ConversationId,
+    reader: Principal,
+    page: &Page,
+) -> Result<Referring> {
+    let stmt = client.prepare_cached(REFERRING).await?;
+    let bytes = MAX_PAGE_BYTES - page.bytes;
+    let rows = MAX_REFERRING + 1;
+    let found = client
+        .query(
+            &stmt,
+            &[&conversation, &reader.id(), &page.seqs, &rows, &bytes],
+        )
+        .await?;
+    let there_are = found.first().map(|row| row.get::<_, i64>("found"));
+    let shown = i64::try_from(found.len()).unwrap_or(i64::MAX);
+    Ok(Referring {
+        seqs: found.iter().map(|row| row.get("seq")).collect(),
+        is_truncated: there_are.is_some_and(|there_are| there_are > shown),
+        messages: found.iter().map(|row| json(row, conversation)).collect(),
+    })
+}
+
 fn json(row: &Row, conversation: ConversationId) -> String {
     let recipients: Option<Vec<String>> = row.get("recipients");
+    let refs: Option<Vec<MessageId>> = row.get("refs");
     Message {
         id: row.get("message_id"),
         conversation,
@@ -136,9 +203,11 @@ fn json(row: &Row, conversation: ConversationId) -> String {
         sender: Principal::from_row(row.get("sender_kind"), row.get("sender_id")),
         device_id: row.get("sender_device"),
         payload: row.get("payload"),
+        deletion: Deletion::from_row(row),
         recipients: recipients.as_deref(),
         client_message_id: row.get("client_message_id"),
         in_reply_to: row.get("in_reply_to"),
+        refs: refs.as_deref(),
         hop: row.get("hop"),
         created_at: row.get("created_at"),
     }

@@ -1,19 +1,25 @@
 //! Stores sends in Postgres.
 
+mod deletion;
+mod devices;
 mod history;
 mod statement;
 
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-pub use self::history::{Page, history};
-use self::statement::{Columns, LOCK, LOCKS, Tokens};
-use super::batch::PendingSend;
+use self::statement::{Columns, LOCK, LOCKS};
+pub use self::{
+    deletion::delete,
+    devices::forget_devices,
+    history::{Page, Referring, history, referring},
+};
+use super::{SendRequest, batch::PendingSend};
 use crate::{
-    db::{Db, Tx, batches::BATCH_ROWS},
+    db::{Conn, Db, Tx, batches::BATCH_ROWS},
     error::{Error, Result},
     ids::{ConversationId, MessageId},
     inbox::Delivery,
@@ -62,6 +68,7 @@ pub enum Refusal {
     RelationRevoked,
     Plaintext,
     UnknownReference,
+    UnknownRef,
     TooManyHops,
     UnknownRecipient,
 }
@@ -175,31 +182,45 @@ select m.conversation_id, m.seq, t.token
 from unnest($1::uuid[], $2::uuid[], $3::text[]) as t (conversation_id, message_id, token)
 join message m using (conversation_id, message_id)";
 
-/// The statement, and the tokens of its messages in the same transaction. Few batches have any.
-async fn execute_with_tokens(
-    db: &Db,
-    columns: &Columns<'_>,
-    tokens: &Tokens<'_>,
-    locked: Option<Tx>,
-) -> Result<Vec<Row>> {
+/// Stores for each message that a batch refers to which of its messages does.
+const PUT_REFS: &str = "-- messages.put_refs
+insert into message_ref (conversation_id, referred_seq, seq)
+select m.conversation_id, referred.seq, m.seq
+from unnest($1::uuid[], $2::uuid[]) as one (conversation_id, message_id)
+join message m using (conversation_id, message_id)
+cross join unnest(m.refs) as ref (message_id)
+join message referred on referred.conversation_id = one.conversation_id and referred.message_id = ref.message_id";
+
+/// The statement, and the rows by which its messages are found, in the same transaction. Few
+/// batches have any.
+async fn execute_findable(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<Vec<Row>> {
     let tx = match locked {
         Some(tx) => tx,
         None => db.begin("messages.send").await?,
     };
     let stmt = tx.prepare_cached(columns.statement()).await?;
     let rows = tx.query(&stmt, &columns.params()).await?;
-    tx.execute(
-        PUT_TOKENS,
-        &[&tokens.conversations, &tokens.messages, &tokens.tokens],
-    )
-    .await?;
+    put_findable(&tx, columns).await?;
     tx.commit().await?;
     Ok(rows)
 }
 
-async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<Vec<Row>> {
+/// Stores the tokens and the references of messages that are stored.
+async fn put_findable(tx: &Tx, columns: &Columns<'_>) -> Result<()> {
     if let Some(tokens) = columns.tokens() {
-        return execute_with_tokens(db, columns, &tokens, locked).await;
+        let params: [&(dyn ToSql + Sync); 3] =
+            [&tokens.conversations, &tokens.messages, &tokens.tokens];
+        tx.execute(PUT_TOKENS, &params).await?;
+    }
+    if let Some((conversations, messages)) = columns.referring() {
+        tx.execute(PUT_REFS, &[&conversations, &messages]).await?;
+    }
+    Ok(())
+}
+
+async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<Vec<Row>> {
+    if columns.are_findable() {
+        return execute_findable(db, columns, locked).await;
     }
     let params = columns.params();
     if let Some(tx) = locked {
@@ -212,8 +233,42 @@ async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<V
     client.query(&stmt, &params).await
 }
 
+/// Takes a conversation's lock in a transaction of the caller's.
+pub async fn lock_in(tx: &Tx, conversation: ConversationId) -> Result<()> {
+    tx.execute(LOCK, &[&[conversation].as_slice()]).await?;
+    Ok(())
+}
+
+/// Decides and stores a single send in a transaction of the caller's.
+pub async fn decide_in(tx: &Tx, send: &PendingSend) -> Result<Decision> {
+    let batch = std::slice::from_ref(send);
+    let columns = Columns::of(batch);
+    let stmt = tx.prepare_cached(columns.statement()).await?;
+    let rows = tx.query(&stmt, &columns.params()).await?;
+    let decision = statement::decode(batch, &rows).pop();
+    match decision.unwrap_or(Decision::Undecided) {
+        Decision::Undecided => {
+            let prior = find_prior(tx, &send.request).await?;
+            Ok(prior.map_or(Decision::Undecided, Decision::Replay))
+        }
+        decision => {
+            put_findable(tx, &columns).await?;
+            Ok(decision)
+        }
+    }
+}
+
+/// The message that a sender's own id was used for.
+pub async fn find_prior(tx: &Tx, request: &SendRequest) -> Result<Option<Prior>> {
+    let Some(key) = request.draft.key else {
+        return Ok(None);
+    };
+    let found = priors_in(tx, &[request.sender.id()], &[Some(key)]).await?;
+    Ok(found.into_iter().next().map(|(_, prior)| prior))
+}
+
 /// Whether another transaction wrote the same rows at the same time. The next try may succeed.
-fn is_write_conflict(error: &Error) -> bool {
+pub fn is_write_conflict(error: &Error) -> bool {
     error.is_conflict() || error.violates("idempotency_pkey")
 }
 
@@ -244,7 +299,14 @@ async fn look_for_priors(db: &Db, mut repeats: Vec<(&PendingSend, &mut Decision)
 async fn priors(db: &Db, sends: &[&PendingSend]) -> Result<Vec<(usize, Prior)>> {
     let senders: Vec<Uuid> = sends.iter().map(|send| send.request.sender.id()).collect();
     let keys: Vec<Option<Uuid>> = sends.iter().map(|send| send.request.draft.key).collect();
-    let client = db.write().await?;
+    priors_in(&db.write().await?, &senders, &keys).await
+}
+
+async fn priors_in(
+    client: &Conn,
+    senders: &[Uuid],
+    keys: &[Option<Uuid>],
+) -> Result<Vec<(usize, Prior)>> {
     let stmt = client.prepare_cached(PRIORS).await?;
     let rows = client.query(&stmt, &[&senders, &keys]).await?;
     let found = rows.iter().filter_map(|row| {

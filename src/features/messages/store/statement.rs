@@ -79,7 +79,7 @@ const SEND: &str = "-- messages.send
 with item as (
     select n::int4 as n, ($2::uuid[])[n] as conversation_id, ($3::uuid[])[n] as sender_id, ($4::uuid[])[n] as session_id,
         ($5::uuid[])[n] as token_id, ($6::bool[])[n] as encrypted, ($7::uuid[])[n] as key,
-        ($8::uuid[])[n] as in_reply_to, ($9::text[])[n]::uuid[] as named
+        ($8::uuid[])[n] as in_reply_to, ($9::text[])[n]::uuid[] as named, ($14::text[])[n]::uuid[] as refs
     from unnest($1::uuid[]) with ordinality as one (message_id, n)
 ), judged as materialized (
     select item.n, item.conversation_id, c.rules_version, s.device_id, h.hop::int2 as hop,
@@ -97,6 +97,9 @@ with item as (
             when c.encryption = 'required' and not item.encrypted then 'plaintext'
             when item.in_reply_to is not null and answered.seq is null then 'unknown_reference'
             when h.hop > $10 then 'too_many_hops'
+            when item.refs is not null and cardinality(item.refs) > (
+                select count(*) from message x
+                where x.conversation_id = item.conversation_id and x.message_id = any(item.refs)) then 'unknown_ref'
             when item.named is not null and not item.named <@ array(
                 select x.principal_id from member x where x.conversation_id = item.conversation_id) then 'unknown_recipient'
             when (select k.seq from idempotency k where k.key = item.key and k.sender_id = item.sender_id)
@@ -143,9 +146,10 @@ with item as (
     returning 1
 ), stored as (
     insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
-                         in_reply_to, hop, created_at, payload, recipients)
+                         in_reply_to, hop, created_at, payload, recipients, refs)
     select conversation_id, seq, $1[n], $3[n], case when $4[n] is null then 'agent' else 'user' end, device_id,
-           ($11::uuid[])[n], $8[n], hop, app_now(), ($12::text[])[n], ($13::text[])[n]::text[]
+           ($11::uuid[])[n], $8[n], hop, app_now(), ($12::text[])[n], ($13::text[])[n]::text[],
+           ($14::text[])[n]::uuid[]
     from good
 ), heads as (
     update inbox i set head_seq = i.head_seq + cardinality(h.ns)
@@ -199,10 +203,18 @@ const ANSWERED: &str = "left join message answered
 const NONE_ANSWERED: &str = "cross join (
         select null::text as sender_kind, null::uuid as sender_id, null::int2 as hop, null::int8 as seq) answered";
 
-/// [`SEND`] for a batch that answers no message. A plan begins with every partition of `message`
-/// that it may read, and that takes Postgres a fifth of its time for a lone send.
-static SEND_WITHOUT_ANSWERS: LazyLock<String> =
-    LazyLock::new(|| SEND.replacen(ANSWERED, NONE_ANSWERED, 1));
+/// The part of [`SEND`] that looks for the messages to which a batch refers.
+const REFERRED: &str = "when item.refs is not null and cardinality(item.refs) > (
+                select count(*) from message x
+                where x.conversation_id = item.conversation_id and x.message_id = any(item.refs)) then 'unknown_ref'";
+
+/// [`SEND`] for a batch that neither answers messages nor refers to any. A plan begins with every
+/// partition of `message` that it may read, and that takes Postgres a fifth of its time for a lone
+/// send.
+static SEND_ALONE: LazyLock<String> = LazyLock::new(|| {
+    SEND.replacen(ANSWERED, NONE_ANSWERED, 1)
+        .replacen(REFERRED, "", 1)
+});
 
 /// The statement's inputs: one array per column.
 pub struct Columns<'a> {
@@ -220,6 +232,8 @@ pub struct Columns<'a> {
     client_ids: Vec<Option<MessageId>>,
     payloads: Vec<&'a str>,
     recipients: Vec<Option<String>>,
+    /// The messages to which each send refers, as a Postgres array literal; nearly always none.
+    refs: Vec<Option<String>>,
     /// The search tokens of each send; nearly always none.
     search_tokens: Vec<&'a [SearchToken]>,
 }
@@ -261,6 +275,12 @@ impl<'a> Columns<'a> {
             recipients: each()
                 .map(|request| array(&request.draft, Principal::wire_id))
                 .collect(),
+            refs: each()
+                .map(|request| {
+                    let refs = request.draft.refs.as_ref()?;
+                    Some(array_of(refs.iter().map(|id| id.0)))
+                })
+                .collect(),
             search_tokens: each()
                 .map(|request| request.draft.search_tokens.as_slice())
                 .collect(),
@@ -269,10 +289,24 @@ impl<'a> Columns<'a> {
 
     /// The text of the statement for these inputs.
     pub fn statement(&self) -> &'static str {
-        match self.references.iter().any(Option::is_some) {
-            true => SEND,
-            false => &SEND_WITHOUT_ANSWERS,
-        }
+        let is_alone =
+            self.references.iter().all(Option::is_none) && self.refs.iter().all(Option::is_none);
+        if is_alone { &SEND_ALONE } else { SEND }
+    }
+
+    /// Whether a send has rows by which it is found: search tokens or references.
+    pub fn are_findable(&self) -> bool {
+        self.refs.iter().any(Option::is_some)
+            || self.search_tokens.iter().any(|tokens| !tokens.is_empty())
+    }
+
+    /// The conversations and ids of the sends that refer to messages; none if no send does.
+    pub fn referring(&self) -> Option<(Vec<ConversationId>, Vec<MessageId>)> {
+        let sends = self.conversations.iter().zip(&self.ids).zip(&self.refs);
+        let referring = sends
+            .filter_map(|((conversation, id), refs)| refs.as_ref().map(|_| (*conversation, *id)));
+        let (conversations, ids): (Vec<_>, Vec<_>) = referring.unzip();
+        (!ids.is_empty()).then_some((conversations, ids))
     }
 
     /// The search tokens; none if no send has any.
@@ -290,8 +324,8 @@ impl<'a> Columns<'a> {
         })
     }
 
-    /// The parameters `$1` to `$13`.
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 13] {
+    /// The parameters `$1` to `$14`.
+    pub fn params(&self) -> [&(dyn ToSql + Sync); 14] {
         [
             &self.ids,
             &self.conversations,
@@ -306,19 +340,20 @@ impl<'a> Columns<'a> {
             &self.client_ids,
             &self.payloads,
             &self.recipients,
+            &self.refs,
         ]
     }
 }
 
 fn array(draft: &Draft, show: impl Fn(Principal) -> String) -> Option<String> {
-    let ids: Vec<String> = draft
-        .recipients
-        .as_ref()?
-        .iter()
-        .copied()
-        .map(show)
-        .collect();
-    Some(format!("{{{}}}", ids.join(",")))
+    let recipients = draft.recipients.as_ref()?;
+    Some(array_of(recipients.iter().copied().map(show)))
+}
+
+/// A Postgres array literal of ids.
+fn array_of(ids: impl Iterator<Item = impl ToString>) -> String {
+    let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
+    format!("{{{}}}", ids.join(","))
 }
 
 /// Reads the statement's rows: a decision for each send of `batch`.
@@ -364,6 +399,7 @@ fn decode_item(row: &Row) -> Decision {
         "relation_revoked" => Refusal::RelationRevoked,
         "plaintext" => Refusal::Plaintext,
         "unknown_reference" => Refusal::UnknownReference,
+        "unknown_ref" => Refusal::UnknownRef,
         "too_many_hops" => Refusal::TooManyHops,
         "unknown_recipient" => Refusal::UnknownRecipient,
         // `key_taken`: the key leads to the earlier send, or has expired meanwhile.
@@ -376,9 +412,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_without_answers_reads_no_message() {
-        assert!(SEND.contains(ANSWERED));
-        assert!(!SEND_WITHOUT_ANSWERS.contains("join message "));
-        assert!(SEND_WITHOUT_ANSWERS.contains(NONE_ANSWERED));
+    fn a_batch_that_stands_alone_reads_no_message() {
+        assert!(SEND.contains(ANSWERED) && SEND.contains(REFERRED));
+        assert!(!SEND_ALONE.contains("join message ") && !SEND_ALONE.contains("from message "));
+        assert!(SEND_ALONE.contains(NONE_ANSWERED));
     }
 }

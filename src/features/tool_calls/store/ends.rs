@@ -2,7 +2,7 @@
 
 use tokio_postgres::Row;
 
-use super::{GRANT_REVOKED, Stored};
+use super::{GRANT_REVOKED, Stored, USER_STOPPED};
 use crate::{
     db::{Db, batches::BATCH_ROWS},
     error::Result,
@@ -53,6 +53,29 @@ pub async fn deny_of_grants(tx: &Tx, grants: &[GrantId]) -> Result<()> {
             returning t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
                 t.reason, t.result, t.answered_by, t.expires_at",
             &[&grants, &GRANT_REVOKED],
+        )
+        .await?;
+    tell_all(tx, &rows)
+}
+
+/// Denies the pending calls of agents in a conversation.
+pub async fn deny_of_stopped(
+    tx: &Tx,
+    conversation: ConversationId,
+    agents: &[AgentId],
+) -> Result<()> {
+    let rows = tx
+        .query(
+            "-- tool_calls.deny_of_stopped
+            with held as materialized (
+                select call_id from tool_call where conversation_id = $1 and agent_id = any($2) and status = 'pending'
+                order by call_id for update
+            )
+            update tool_call t set status = 'denied', reason = $3, ended_at = app_now()
+            from held where t.call_id = held.call_id and t.status = 'pending'
+            returning t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id, t.prompt_required, t.status,
+                t.reason, t.result, t.answered_by, t.expires_at",
+            &[&conversation, &agents, &USER_STOPPED],
         )
         .await?;
     tell_all(tx, &rows)

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     features::{agents, conversations::AskedUser},
     ids::{AgentId, ConversationId, GrantId, UserId},
-    limits::quotas::SILENT_WINDOW,
+    limits::quotas::{MAX_SILENCE, SILENT_WINDOW},
     work::Tx,
 };
 
@@ -21,7 +21,8 @@ pub(super) struct Judged {
 }
 
 /// Decides under which grant a call may run, and whether a person must be asked. An agent cannot
-/// lower a sensitivity after the user has read it: the higher of then and now counts.
+/// lower a sensitivity after the user has read it: the higher of then and now counts. Errors:
+/// `SCOPE_NOT_DECLARED`.
 pub(super) async fn judge(
     tx: &Tx,
     agent: AgentId,
@@ -30,7 +31,8 @@ pub(super) async fn judge(
     device: Option<String>,
 ) -> Result<Judged> {
     let scope = &request.scope.0;
-    let declared = agents::declared_scopes(tx, agent).await?.remove(scope);
+    let declared = agents::declared(tx, agent).await?;
+    let declared = rules::declared_sensitivity(&declared, &request.tool.0, scope)?;
     let held = match declared {
         Some(declared) => hold_grant(tx, agent, asked.user, request.conversation_id, scope)
             .await?
@@ -101,7 +103,8 @@ async fn devices(
     let rows = tx
         .query(
             "-- tool_calls.devices
-            select d.device_id, c.used_at > app_now() - make_interval(secs => $6) as is_silent
+            select d.device_id, c.used_at > app_now() - make_interval(secs => $6)
+                and c.prompted_at > app_now() - make_interval(secs => $7) as is_silent
             from device d
             left join tool_consent c on c.user_id = d.user_id and c.device_id = d.device_id and c.agent_id = $2
                 and c.conversation_id = $3 and c.scope = $4
@@ -115,6 +118,7 @@ async fn devices(
                 &request.scope.0,
                 &device,
                 &SILENT_WINDOW.as_secs_f64(),
+                &MAX_SILENCE.as_secs_f64(),
             ],
         )
         .await?;

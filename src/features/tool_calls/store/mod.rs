@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 pub use self::{
     ends::{
-        deny_of_grants, end_silence, end_silence_of_device, expire, forget_calls, forget_consents,
+        deny_of_grants, deny_of_stopped, end_silence, end_silence_of_device, expire, forget_calls,
+        forget_consents,
     },
     requests::request,
-    responses::respond,
+    responses::{claim, respond},
 };
 use crate::{
     error::Result,
@@ -28,6 +29,8 @@ use crate::{
 
 /// The reason of a call whose grant was revoked before a device answered.
 const GRANT_REVOKED: &str = "grant_revoked";
+/// The reason of a call whose agent a user has stopped before a device answered.
+const USER_STOPPED: &str = "user_stopped";
 
 /// A call as it is stored.
 struct Stored {

@@ -28,10 +28,10 @@ const SCOPE_NOT_GRANTED: &str = "scope_not_granted";
 /// Makes a call, or finds it.
 pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result<Requested> {
     lock_live_token(tx, agent.id, agent.token).await?;
-    if let Some(state) = find(tx, agent.id, &request.request_id.0).await? {
+    let (conversation, named) = (request.conversation_id, request.user_id);
+    if let Some(state) = find(tx, agent.id, request, named).await? {
         return replayed(tx, agent.id, state).await;
     }
-    let (conversation, named) = (request.conversation_id, request.user_id);
     let asked = conversations::asked_user(tx, conversation, agent.id, named).await?;
     rules::must_fit(asked.encryption, Some(&request.payload))?;
     let device = match &request.device_id {
@@ -40,8 +40,8 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
     };
     let new = judge(tx, agent.id, &asked, request, device).await?;
     let Some(call) = insert(tx, agent.id, &asked, request, &new).await? else {
-        // The agent makes this request twice at once, or another agent of the user has this id.
-        let found = find(tx, agent.id, &request.request_id.0).await?;
+        // The agent makes this request twice at once, or has made it in another conversation.
+        let found = find(tx, agent.id, request, Some(asked.user)).await?;
         let state = found.ok_or(Code::IdempotencyConflict)?;
         return replayed(tx, agent.id, state).await;
     };
@@ -64,19 +64,32 @@ async fn replayed(tx: &Tx, agent: AgentId, state: ToolCallState) -> Result<Reque
     })
 }
 
-async fn find(tx: &Tx, agent: AgentId, request_id: &str) -> Result<Option<ToolCallState>> {
-    let row = tx
-        .query_opt(
+/// The call that has the id of a request. A request that names nobody means the call of its
+/// conversation; none if several users are asked there.
+async fn find(
+    tx: &Tx,
+    agent: AgentId,
+    request: &RequestArtifact,
+    user: Option<UserId>,
+) -> Result<Option<ToolCallState>> {
+    let (request_id, conversation) = (&request.request_id.0, request.conversation_id);
+    let rows = tx
+        .query(
             "-- tool_calls.find
             select t.call_id, t.agent_id, t.request_id, t.user_id, t.conversation_id, t.scope, t.sensitivity, t.device_id,
                 t.prompt_required, t.status, t.reason, t.answered_by, t.expires_at,
                 case when exists (select from relation r where r.user_id = t.user_id and r.agent_id = t.agent_id
                     and r.state = 'active') then t.result end as result
-            from tool_call t where t.agent_id = $1 and t.request_id = $2",
-            &[&agent, &request_id],
+            from tool_call t where t.agent_id = $1 and t.request_id = $2
+                and (t.user_id = $3 or $3::uuid is null and t.conversation_id = $4)
+            limit 2",
+            &[&agent, request_id, &user, &conversation],
         )
         .await?;
-    Ok(row.map(|row| Stored::of(&row).state))
+    Ok(match rows.as_slice() {
+        [row] => Some(Stored::of(row).state),
+        _ => None,
+    })
 }
 
 /// The current name of a device that can answer. Errors: `NOT_FOUND`.
@@ -124,7 +137,7 @@ async fn insert(
             select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, at, at + make_interval(secs => $14),
                 case when $12 <> 'pending' then at end
             from app_now() as at
-            on conflict do nothing
+            on conflict (agent_id, request_id, user_id) do nothing
             returning call_id, agent_id, request_id, user_id, conversation_id, scope, sensitivity, device_id, prompt_required, status,
                 reason, result, answered_by, expires_at, created_at",
             &[

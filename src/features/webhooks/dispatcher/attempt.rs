@@ -13,7 +13,7 @@ use super::{
         DeliveryAttempt, SecretSeal,
         client::{Exchange, Secrets},
         store::{
-            ledger::{Begin, Begun},
+            ledger::{Begin, Begun, StopState},
             turns::{self, EndpointRow},
         },
     },
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     cursor::Cursor,
     egress::{EgressError, Reserved},
-    error::Result,
+    error::{Error, Result},
     events,
     ids::{AgentId, DeliveryId, TokenId},
     limits::slots::WebhookSlot,
@@ -33,6 +33,8 @@ use crate::{
 
 /// Wait before an event whose data could not be stored is attempted again.
 const STORE_WAIT: TimeDelta = TimeDelta::seconds(10);
+/// Wait before the next look at a stop whose call is under way.
+const STOP_WAIT: TimeDelta = TimeDelta::milliseconds(250);
 
 /// The address of a turn, opened.
 #[derive(Clone)]
@@ -61,7 +63,8 @@ impl Endpoint {
         })
     }
 
-    fn secrets(&self, now: DateTime<Utc>) -> Secrets {
+    /// The secrets that sign at this time.
+    pub fn secrets(&self, now: DateTime<Utc>) -> Secrets {
         let is_valid = self.previous_until.is_some_and(|until| until > now);
         let Secrets { current, previous } = self.secrets.clone();
         Secrets {
@@ -150,7 +153,9 @@ pub enum End {
         /// The end of the pause that the receiver asked for.
         pause_until: Option<DateTime<Utc>>,
     },
-    /// The event's data could not be stored. It was no attempt.
+    /// The receiver has the event already, by the call for a stop. Nothing was sent.
+    Answered,
+    /// The event's data could not be stored, or the call for a stop is under way. It was no attempt.
     Deferred { at: DateTime<Utc> },
     /// The address has changed after the attempt began, and the new one has no free place. Nothing
     /// was sent, so it was no attempt.
@@ -218,11 +223,20 @@ impl Context {
             delivery: id,
             seq: item.seq,
             event: events::kind_of(&item.encoded).to_owned(),
+            place: events::conversation_of(&item.encoded).zip(events::id_of(&item.encoded)),
             is_new,
         };
         let Ok(Some(begun)) = self.shared.ledger.begin(begin).await else {
             return End::Lost;
         };
+        match begun.stop {
+            StopState::None => {}
+            StopState::UnderWay => {
+                let at = self.shared.client.clock.now() + STOP_WAIT;
+                return End::Deferred { at };
+            }
+            StopState::Answered => return End::Answered,
+        }
         if is_new {
             item.logged = Some(Logged {
                 id,
@@ -232,7 +246,7 @@ impl Context {
             });
         }
         let under_way = UnderWay::new();
-        let exchange = self.call(reserved, id, begun, &object).await;
+        let exchange = self.call(reserved, id, begun, item, object).await;
         drop(under_way);
         match exchange {
             Ok(exchange) => self.conclude(item, id, begun, exchange).await,
@@ -244,17 +258,36 @@ impl Context {
     }
 
     /// The event object of the body, with a reference in place of data that are too large.
-    async fn object(&self, item: &Item) -> Result<String> {
-        let cursor = Cursor {
-            epoch: self.epoch,
-            seq: item.seq,
-        };
-        let whole = events::object(cursor, &item.encoded);
+    async fn object(&self, item: &mut Item) -> Result<String> {
+        let whole = self.whole(item);
         if !body::is_too_large(&whole) {
             return Ok(whole);
         }
-        let reference = body::referenced(&self.shared.objects, self.agent, &item.encoded);
-        Ok(events::object(cursor, &reference.await?))
+        match body::referenced(&self.shared.objects, self.agent, &item.encoded).await? {
+            Some(reference) => Ok(events::object(self.cursor(item), &reference)),
+            None => self.reread(item).await,
+        }
+    }
+
+    /// Reads the event again, which has lost the payload of its message, and returns its object.
+    async fn reread(&self, item: &mut Item) -> Result<String> {
+        let inbox = &self.shared.inbox;
+        let page = inbox.read(self.agent.0, item.seq - 1, 1).await?;
+        let entry = page.into_iter().find(|entry| entry.seq == item.seq);
+        let entry = entry.ok_or_else(|| Error::unavailable("the event has just expired"))?;
+        item.encoded = entry.encoded;
+        Ok(self.whole(item))
+    }
+
+    fn whole(&self, item: &Item) -> String {
+        events::object(self.cursor(item), &item.encoded)
+    }
+
+    fn cursor(&self, item: &Item) -> Cursor {
+        Cursor {
+            epoch: self.epoch,
+            seq: item.seq,
+        }
     }
 
     /// A place among the calls to the receiver, before anything is written. A node that ends waits
@@ -272,8 +305,14 @@ impl Context {
         reserved: Result<Reserved, EgressError>,
         id: DeliveryId,
         begun: Begun,
-        object: &str,
+        item: &mut Item,
+        object: String,
     ) -> Result<Exchange> {
+        let object = if begun.is_deleted {
+            self.reread(item).await?
+        } else {
+            object
+        };
         let endpoint = self.endpoint_of(begun).await?;
         let client = &self.shared.client;
         let reserved = match reserved.and_then(|place| place.to(&endpoint.url)) {
@@ -282,7 +321,7 @@ impl Context {
             Ok(None) => client.reserve(self.agent, &endpoint.url).await,
             Err(error) => Err(error),
         };
-        let body = body::of(id, begun.attempt, self.agent, object);
+        let body = body::of(id, begun.attempt, self.agent, &object);
         let secrets = endpoint.secrets(client.clock.now());
         Ok(client.post(reserved, &secrets, id, body).await)
     }

@@ -29,13 +29,13 @@ pub fn is_too_large(object: &str) -> bool {
     around + object.len() - 1 > MAX_BODY_BYTES
 }
 
-/// The event with a reference in place of its data. Stores the data first, once for all attempts.
-/// The address in it is new. Errors: 503 if the store is away.
+/// The event with a reference in place of its data; none if its message has been deleted. Stores the
+/// data first, once for all attempts. The address in it is new. Errors: 503 if the store is away.
 pub async fn referenced(
     objects: &Objects,
     agent: AgentId,
     encoded: &EncodedEvent,
-) -> Result<EncodedEvent> {
+) -> Result<Option<EncodedEvent>> {
     let broken = || Error::internal(Code::InternalError, "an event of another form");
     let (head, data) = events::split_data(encoded).ok_or_else(broken)?;
     let data = EventData {
@@ -45,7 +45,8 @@ pub async fn referenced(
         bytes: Bytes::copy_from_slice(data.as_bytes()),
     };
     let object_ref = objects.store_event(data).await?;
-    Ok(format!("{head}{}", json(&ReferencedData { object_ref })).into())
+    let referenced = |object_ref| format!("{head}{}", json(&ReferencedData { object_ref })).into();
+    Ok(object_ref.map(referenced))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod lanes;
 mod ledger;
 mod replies;
 mod settle;
+mod stops;
 mod turn;
 mod waker;
 mod window;
@@ -31,6 +32,7 @@ use self::{
     held::{HeldTurns, Signals},
     ledger::Ledger,
     replies::Replies,
+    stops::StopCalls,
     turn::Turn,
 };
 use super::{
@@ -158,10 +160,7 @@ impl Dispatcher {
         let ledger = Ledger::start(parts.db.clone(), tasks);
         let held = waker.held();
         let cut = held.clone();
-        parts
-            .backplane
-            .hub()
-            .on_revoked(move |credentials| cut.cut(credentials));
+        let hub = parts.backplane.hub().clone();
         let shared = Arc::new(Shared {
             settings: parts.settings,
             inbox: Inbox::new(parts.db.clone()),
@@ -182,6 +181,16 @@ impl Dispatcher {
             turn_due: waker.turn_due(),
             draining: parts.draining,
             stopping: parts.stopping,
+        });
+        let stops = StopCalls::new(shared.clone(), parts.turns.clone());
+        let cut_stops = stops.clone();
+        hub.on_revoked(move |credentials| {
+            cut.cut(credentials);
+            cut_stops.cut(credentials);
+        });
+        let stop_due = waker.stop_due();
+        supervisor::spawn(tasks, "webhooks.take_stops", move || {
+            stops.clone().run(stop_due.clone())
         });
         let dispatcher = Dispatcher {
             shared,

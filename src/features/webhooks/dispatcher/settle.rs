@@ -13,14 +13,14 @@ use super::{
         rules::{self, Verdict},
         store::{
             ledger::{self, Finish, Progress},
-            turns,
+            stops, turns,
         },
     },
     attempt::{Attempted, Call, Context, End},
     lanes::{Item, Logged},
     window::Window,
 };
-use crate::{error::Result, features::agents, ids::DeliveryId};
+use crate::{error::Result, events, features::agents, ids::DeliveryId};
 
 /// The state of a turn that its attempts change.
 pub struct Standing {
@@ -52,6 +52,13 @@ pub async fn record(
             });
             settled.unwrap_or_else(|error| {
                 error.log_in("webhooks.settle", "the delivery is made again with its id");
+                End::Lost
+            })
+        }
+        (End::Answered, None) => {
+            let left_out = leave_out(context, standing, &item).await;
+            left_out.unwrap_or_else(|error| {
+                error.log_in("webhooks.leave_out", "the next turn leaves the event out");
                 End::Lost
             })
         }
@@ -129,6 +136,27 @@ async fn succeed(
     let written = written.await?;
     if recovered {
         set_last_error(context, None).await?;
+    }
+    Ok(end_of(written))
+}
+
+/// Moves the window over the event of a stop that the receiver has answered before. The log has
+/// that call.
+async fn leave_out(context: &Context, standing: &Mutex<Standing>, item: &Item) -> Result<End> {
+    let unlogged = Logged {
+        id: DeliveryId::generate(&context.shared.client.random),
+        interrupted: Vec::new(),
+        succeeded: true,
+        is_replay: false,
+    };
+    let written = {
+        let mut standing = standing.lock();
+        standing.window.finish(item.seq);
+        record_of(context, &standing, &unlogged, DeliveryStatus::Success).write(context)
+    };
+    let written = written.await?;
+    if let Some(event) = events::id_of(&item.encoded) {
+        stops::forget(&context.shared.db, context.agent, event).await?;
     }
     Ok(end_of(written))
 }

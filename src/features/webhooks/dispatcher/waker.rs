@@ -14,8 +14,11 @@ use crate::{
     supervisor, telemetry::trace::TraceContext,
 };
 
-/// Pause after a hint to other nodes, in which further events share the next one.
-const HINT_INTERVAL: Duration = Duration::from_millis(2);
+/// Pause after a hint to the workers, for each live node. Further events share the next hint, so up
+/// to fifty nodes together send a worker at most 500 a second.
+const HINT_INTERVAL_PER_NODE: Duration = Duration::from_millis(2);
+/// Longest pause after a hint.
+const MAX_HINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Most principals of a statement.
@@ -27,6 +30,7 @@ pub struct Waker {
     noted: Arc<Mutex<Noted>>,
     notify: Arc<Notify>,
     turn_due: Arc<Notify>,
+    stop_due: Arc<Notify>,
     held: HeldTurns,
 }
 
@@ -87,6 +91,11 @@ impl Waker {
         self.turn_due.clone()
     }
 
+    /// Notified when a stop waits for its call.
+    pub fn stop_due(&self) -> Arc<Notify> {
+        self.stop_due.clone()
+    }
+
     /// The turns that this node holds.
     pub fn held(&self) -> HeldTurns {
         self.held.clone()
@@ -107,13 +116,16 @@ impl Waker {
         backplane.on_published(move |events| waker.note_events(events));
         let waker = self.clone();
         slots.on_offline(move |principals| waker.note_offline(principals));
-        let waker = self.clone();
-        backplane.on_webhooks_woken(move |held| {
-            held.for_each(|agent| {
-                waker.held.wake(agent);
+        if delivers {
+            let waker = self.clone();
+            backplane.on_webhooks_woken(move |held| {
+                held.for_each(|agent| {
+                    waker.held.wake(agent);
+                });
+                waker.turn_due.notify_one();
+                waker.stop_due.notify_one();
             });
-            waker.turn_due.notify_one();
-        });
+        }
         let (waker, backplane) = (self.clone(), backplane.clone());
         let stop = stop.clone();
         supervisor::spawn(tasks, "webhooks.wake", move || {
@@ -198,7 +210,8 @@ impl Waker {
         }
         if !elsewhere.is_empty() || woken.any_due && !delivers {
             backplane.wake_webhooks(elsewhere);
-            tokio::time::sleep(HINT_INTERVAL).await;
+            let pause = HINT_INTERVAL_PER_NODE * backplane.nodes();
+            tokio::time::sleep(pause.min(MAX_HINT_INTERVAL)).await;
         }
         Ok(())
     }

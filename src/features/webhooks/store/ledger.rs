@@ -7,7 +7,7 @@ use super::super::DeliveryStatus;
 use crate::{
     db::Db,
     error::Result,
-    ids::{AgentId, DeliveryId},
+    ids::{AgentId, ConversationId, DeliveryId, EventId},
     work::Tx,
 };
 
@@ -19,6 +19,8 @@ pub struct Begin {
     pub seq: i64,
     /// The event's name.
     pub event: String,
+    /// The event's conversation and id, by which its message is found.
+    pub place: Option<(ConversationId, EventId)>,
     /// Whether the log does not have the delivery yet.
     pub is_new: bool,
 }
@@ -30,6 +32,18 @@ pub struct Begun {
     pub attempt: i32,
     /// The time of the last change of the webhook.
     pub updated_at: DateTime<Utc>,
+    /// Whether the event's message is deleted, possibly since the turn has read it.
+    pub is_deleted: bool,
+    pub stop: StopState,
+}
+
+/// The state of a call that brings the event of a stop beside the deliveries. Unless there is none,
+/// no attempt was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopState {
+    None,
+    UnderWay,
+    Answered,
 }
 
 /// Records that attempts begin. None for those whose turn is lost.
@@ -39,6 +53,8 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
     let ids: Vec<DeliveryId> = items.iter().map(|item| item.delivery).collect();
     let seqs: Vec<i64> = items.iter().map(|item| item.seq).collect();
     let events: Vec<&str> = items.iter().map(|item| item.event.as_str()).collect();
+    let (conversations, messages): (Vec<Option<ConversationId>>, Vec<Option<EventId>>) =
+        items.iter().map(|item| item.place.unzip()).unzip();
     let are_new: Vec<bool> = items.iter().map(|item| item.is_new).collect();
     let (low, high) = (ids.iter().min(), ids.iter().max());
     let client = db.write().await?;
@@ -46,16 +62,24 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
         .query(
             "-- webhooks.begin
             with item as materialized (
-                select * from unnest($1::uuid[], $2::int4[], $3::uuid[], $4::bigint[], $5::text[], $6::bool[])
-                    with ordinality as item (agent_id, turn, delivery_id, seq, event, is_new, n)
+                select * from unnest($1::uuid[], $2::int4[], $3::uuid[], $4::bigint[], $5::text[], $6::bool[],
+                        $9::uuid[], $10::uuid[])
+                    with ordinality as item (agent_id, turn, delivery_id, seq, event, is_new, conversation_id, message_id, n)
             ), live as materialized (
-                select item.*, w.updated_at from item
+                select item.*, w.updated_at,
+                    exists (select from message m where m.conversation_id = item.conversation_id
+                        and m.message_id = item.message_id and m.deleted_at is not null) as is_deleted,
+                    item.is_new and coalesce(s.is_answered, false) as is_answered,
+                    item.is_new and coalesce(not s.is_answered and s.wait_until > app_now(), false) as is_awaited
+                from item
                 join webhook_turn t on t.agent_id = item.agent_id and t.turn = item.turn
                 join webhook w on w.agent_id = item.agent_id
+                left join webhook_stop s on s.agent_id = item.agent_id and s.event_id = item.message_id
                 where t.is_leased and t.is_open and t.epoch = (select inbox_epoch())
             ), made as (
                 insert into webhook_delivery (agent_id, delivery_id, seq, event, status, attempts)
-                select agent_id, delivery_id, seq, event, 'pending', 1 from live where is_new
+                select agent_id, delivery_id, seq, event, 'pending', 1 from live
+                where is_new and not is_answered and not is_awaited
             ), repeated as (
                 update webhook_delivery d set status = 'pending', attempts = d.attempts + 1, next_attempt_at = null
                 from live
@@ -63,11 +87,12 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
                     and d.delivery_id between $7 and $8
                 returning d.delivery_id, d.attempts
             )
-            select n, updated_at, 1 as attempt from live where is_new
+            select n, updated_at, is_deleted, is_answered, is_awaited, 1 as attempt from live where is_new
             union all
-            select live.n, live.updated_at, r.attempts from live join repeated r on r.delivery_id = live.delivery_id",
+            select live.n, live.updated_at, live.is_deleted, false, false, r.attempts from live join repeated r on r.delivery_id = live.delivery_id",
             &[
-                &agents, &turns, &ids, &seqs, &events, &are_new, &low, &high,
+                &agents, &turns, &ids, &seqs, &events, &are_new, &low, &high, &conversations,
+                &messages,
             ],
         )
         .await?;
@@ -78,6 +103,14 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
             *place = Some(Begun {
                 attempt: row.get("attempt"),
                 updated_at: row.get("updated_at"),
+                is_deleted: row.get("is_deleted"),
+                stop: if row.get("is_answered") {
+                    StopState::Answered
+                } else if row.get("is_awaited") {
+                    StopState::UnderWay
+                } else {
+                    StopState::None
+                },
             });
         }
     }

@@ -3,6 +3,7 @@
 pub mod deliveries;
 pub mod ledger;
 pub mod seals;
+pub mod stops;
 pub mod turns;
 
 use chrono::{DateTime, Utc};

@@ -106,7 +106,8 @@ pub struct EndpointRow {
     pub token: Option<TokenId>,
 }
 
-fn endpoint(row: &Row) -> EndpointRow {
+/// The address in a row.
+pub fn endpoint(row: &Row) -> EndpointRow {
     EndpointRow {
         url: row.get("url"),
         credential: row.get("credential_id"),

@@ -1,7 +1,9 @@
 //! Messages, from a send to their readers.
 
+mod deletion;
 mod idempotency;
 mod order;
+mod refs;
 mod refused;
 
 use std::time::Duration;

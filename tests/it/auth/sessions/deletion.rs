@@ -119,8 +119,8 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
     )
     .await
     .refused(404, "AGENT_NOT_REGISTERED");
-    // Nothing that says who it was is left, and the address is free.
-    assert_eq!(rows_about(&a, &alice).await, 0);
+    // Nothing that says who it was is left after the grace of backups, and the address is free at once.
+    assert_eq!(rows_about(&a, &alice).await, 1);
     a.advance(Duration::from_secs(61)).await;
     let code = a.anon().code(&alice.email, "register").await;
     let again = a
@@ -132,6 +132,12 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
         .await
         .expect(201);
     assert_ne!(again.data()["user_id"], alice.id.as_str());
+    a.advance(Duration::from_secs(7 * 86_400)).await;
+    let url = crate::support::erasing(&a.world.database);
+    assert_eq!(erase::at(&url).await.expect("erased"), 1);
+    let client = connect(&a.world.database).await;
+    let left = client.query_one("select count(*) from key_backup", &[]);
+    assert_eq!(left.await.expect("a count").get::<_, i64>(0), 0);
 }
 
 /// Holds everything that a send waits for, and the user's relations.

@@ -4,7 +4,10 @@ mod deletion;
 
 use std::time::Duration;
 
-use blindpipe::{features::accounts::jobs::forget, limits::table::Overrides};
+use blindpipe::{
+    features::{accounts::jobs::forget, keys::erase},
+    limits::table::Overrides,
+};
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};

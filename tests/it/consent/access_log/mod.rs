@@ -1,6 +1,7 @@
 //! The access log: which reads have rows, who sees them, and that nobody changes them unnoticed.
 
 mod chain;
+mod published;
 mod reads;
 
 use std::time::Duration;

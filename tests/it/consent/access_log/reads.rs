@@ -1,15 +1,21 @@
 //! The reads that have rows, and the users who see them.
 
+use std::time::Duration;
+
 use blindpipe::routes::{self, Access};
 use serde_json::{Value, json};
 
 use super::{
-    super::{Stage, call, group_with, respond, text},
+    super::{
+        Stage,
+        approvals::{Keys, Person, approvals_of, question},
+        call, group_with, respond, text,
+    },
     log, newest,
 };
 use crate::{
     files,
-    support::{Agent, Answer, ulid},
+    support::{Agent, Answer, User, ulid},
 };
 
 /// A call of a route as an agent, with everything in its place; none for a route that this test
@@ -51,6 +57,31 @@ async fn visit(stage: &Stage, method: &str, path: &str, repeated: &Value) -> Opt
                 .await
         }
         ("POST", "/agents/{agent_id}/artifact-requests") => call(agent, repeated.clone()).await,
+        ("GET", "/agents/{agent_id}/approvals") => {
+            decided(stage, conversation, 1).await;
+            // The newest alone: others are of another conversation.
+            agent
+                .get(format!("{own}/approvals?state=closed&limit=1"))
+                .await
+        }
+        ("GET", "/approvals/{approval_id}") => {
+            let (_, item) = decided(stage, conversation, 1).await;
+            agent
+                .get(format!("/approvals/{}", text(&item, "approval_id")))
+                .await
+        }
+        ("POST", "/agents/{agent_id}/conversations/{conversation_id}/approvals") => {
+            let (body, _) = decided(stage, conversation, 1).await;
+            agent.post(approvals_of(agent, conversation), body).await
+        }
+        ("POST", "/approvals/{approval_id}/withdraw") => {
+            // With a single user the first decision is the last.
+            let bob = stage.nodes[0].user("bob").await;
+            let group = group_with(&stage.alice, &[&bob], agent).await;
+            let (_, item) = decided(stage, &group, 2).await;
+            let path = format!("/approvals/{}/withdraw", text(&item, "approval_id"));
+            agent.post(path, json!({})).await
+        }
         ("GET", "/objects/{object_key}") => {
             let files = format!("{own}/files");
             let upload = files::request(agent, &files, conversation, 5).await;
@@ -91,6 +122,21 @@ async fn visit(stage: &Stage, method: &str, path: &str, repeated: &Value) -> Opt
         ("GET", "/agents/{agent_id}/keys") => agent.get(format!("{own}/keys")).await,
         _ => return None,
     })
+}
+
+/// An approval of the agent's that Alice has approved: the request and the item.
+async fn decided(stage: &Stage, conversation: &str, quorum: u8) -> (Value, Value) {
+    let alice = Person {
+        user: stage.alice.clone(),
+        keys: Keys::of(&stage.alice).await,
+    };
+    let body = question(json!({ "quorum": quorum }));
+    let path = approvals_of(&stage.agent, conversation);
+    let asked = stage.agent.post(path, body.clone()).await.expect(201);
+    let item = alice
+        .decide(&stage.nodes[1], asked.data(), "approved")
+        .await;
+    (body, item.expect(200).data().clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,33 +180,52 @@ async fn every_route_that_agents_call_says_what_it_reads_and_logs_it() {
                 .await
                 .expect(200);
         }
-        let before = log(&stage.alice, "limit=1")
-            .await
-            .first()
-            .map_or(0, |row| row["seq"].as_i64().expect("a number"));
+        let before = log(&stage.alice, "").await;
         match visit(&stage, method, path, &repeated).await {
             Some(_) if reads.is_empty() => {
-                let rows = log(&stage.alice, "limit=1").await;
-                let after = rows
-                    .first()
-                    .map_or(0, |row| row["seq"].as_i64().expect("a number"));
+                let after = log(&stage.alice, "").await;
                 assert_eq!(after, before, "{name} logs what it does not read");
             }
             Some(answer) => {
                 assert!(answer.status < 300, "{name}: {answer:?}");
-                let row = newest(&stage.alice, reads[0].as_str()).await;
-                assert_eq!(row["seq"].as_i64(), Some(before + 1), "{name}: {row}");
-                assert_eq!(row["agent_id"], json!(stage.agent.id));
-                // The keys of a user belong to no conversation.
                 let conversation = match path {
+                    // The keys of a user belong to no conversation.
                     "/keys/users/{user_id}/devices" => Value::Null,
+                    // A group of its own.
+                    "/approvals/{approval_id}/withdraw" => answer.data()["conversation_id"].clone(),
                     _ => json!(stage.conversation),
                 };
-                assert_eq!(row["conversation_id"], conversation, "{name}");
+                let row = added(&stage.alice, &before, reads[0].as_str(), &conversation).await;
+                assert_eq!(row["agent_id"], json!(stage.agent.id));
+                let last = before
+                    .iter()
+                    .filter(|earlier| earlier["subject_id"] == row["subject_id"])
+                    .filter_map(|earlier| earlier["seq"].as_i64())
+                    .max();
+                let next = last.unwrap_or(0) + 1;
+                assert_eq!(row["seq"].as_i64(), Some(next), "{name}: {row}");
             }
             None => assert!(reads.is_empty(), "{name} is to be called by this test"),
         }
     }
+}
+
+/// Waits for a row of this kind and conversation that the log did not have. A list of two
+/// conversations adds two rows, in any order.
+async fn added(user: &User, before: &[Value], kind: &str, conversation: &Value) -> Value {
+    for _ in 0..200 {
+        let rows = log(user, "").await;
+        let found = rows.into_iter().find(|row| {
+            row["kind"] == *kind
+                && row["conversation_id"] == *conversation
+                && before.iter().all(|earlier| earlier != row)
+        });
+        if let Some(row) = found {
+            return row;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("no new row of {kind} of {conversation}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

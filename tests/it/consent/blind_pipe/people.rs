@@ -53,6 +53,8 @@ pub struct Person {
     pub password: String,
     /// The names of the mails whose code was used.
     pub mails: Vec<String>,
+    /// The pair that signs decisions, and the id of the device's keys.
+    pub signing: Option<(Ed25519KeyPair, String)>,
 }
 
 impl Person {
@@ -74,17 +76,18 @@ impl Person {
         body["account_password"] = json!(password);
         let answer = ok(caller.post("/auth/register", body).await);
         let user = User::signed_in(caller, email, &answer);
-        let person = Person {
+        let mut person = Person {
             user,
             password,
             mails,
+            signing: None,
         };
         person.back_up(marks).await;
         person
     }
 
     /// Makes keys, encrypts them under the protection password, and stores the backup.
-    async fn back_up(&self, marks: &Marks) {
+    async fn back_up(&mut self, marks: &Marks) {
         let protection = marks.text("a protection password");
         let salt: [u8; 32] = rand::random();
         let mut key_encryption_key = [0; 32];
@@ -105,7 +108,8 @@ impl Person {
             "argon2_salt": BASE64.encode(salt),
             "argon2_params": { "m": 19456, "t": 2, "p": 1 },
         });
-        ok(self.user.post("/keys/backup", backup).await);
+        let kept = ok(self.user.post("/keys/backup", backup).await);
+        self.signing = Some((public, field(&kept, "key_id")));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Conversations, messages, streams, tool calls and files: everything that carries ciphertext.
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::clock::iso;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -91,6 +93,12 @@ pub async fn messages(cast: &Cast) {
     let mut frame = typing;
     frame["type"] = json!("typing");
     alice_socket.say(frame).await;
+    let stop = format!("/conversations/{pair}/stop");
+    ok(alice.post(stop, json!({})).await);
+    let mut frame = json!({ "type": "turn.stop" });
+    frame["conversation_id"] = json!(pair);
+    alice_socket.say(frame).await;
+    alice_socket.expect("turn.stopped").await;
 
     // A stream: its pieces are ciphertext as well.
     let stream = ulid().to_string();
@@ -101,7 +109,18 @@ pub async fn messages(cast: &Cast) {
         let delta = json!({ "type": "stream.delta", "stream_id": stream, "n": n, "data": data });
         agent_socket.say(delta).await;
     }
-    alice_socket.expect("stream.delta").await;
+    for (kind, n) in [("checkpoint", json!(2)), ("status", Value::Null)] {
+        let data = sealed(&key, marks.text("the text of a stream").as_bytes());
+        let kind = format!("stream.{kind}");
+        let frame = json!({ "type": kind, "stream_id": stream, "n": n, "data": data });
+        agent_socket.say(frame).await;
+    }
+    alice_socket.expect("stream.status").await;
+    let sync = json!({ "type": "stream.sync", "stream_id": stream });
+    alice_socket.say(sync).await;
+    alice_socket.expect("stream.checkpoint").await;
+    let streams = format!("/conversations/{pair}/streams");
+    ok(alice.get(streams).await);
     let end = json!({ "type": "stream.end", "ref": 2, "stream_id": stream, "payload": plain() });
     agent_socket.say(end).await;
     agent_socket.expect("message.sent").await;
@@ -243,11 +262,12 @@ pub async fn tools(cast: &Cast) {
     let first = request();
     let calls = format!("{own}/artifact-requests");
     ok(agent.post(&calls, first.clone()).await);
-    let response = format!(
-        "/artifact-requests/{}/response",
+    let call = format!(
+        "/artifact-requests/{}",
         first["request_id"].as_str().expect("an id")
     );
-    ok(alice.post(response, result()).await);
+    ok(alice.post(format!("{call}/claim"), json!({})).await);
+    ok(alice.post(format!("{call}/response"), result()).await);
     ok(agent.post(&calls, first).await);
     let (mut asks, mut answers) = (agent.connect().await, alice.connect().await);
     let mut frame = request();
@@ -261,6 +281,85 @@ pub async fn tools(cast: &Cast) {
     answers.expect("artifact.responded").await;
     ok(alice.get("/grants/access-log").await);
     ok(alice.delete(format!("/grants/{grant}")).await);
+}
+
+/// A question with a signed answer, and one that is withdrawn.
+pub async fn approvals(cast: &Cast) {
+    let Cast {
+        alice,
+        agent,
+        marks,
+        conversation,
+        ..
+    } = cast;
+    let key = marks.key("the key of an approval");
+    let request = || {
+        let question = payload(&key, &marks.text("a question"));
+        json!({ "payload": question, "kind": "ask", "digest": BASE64.encode([7; 32]) })
+    };
+    let asks = format!(
+        "/agents/{}/conversations/{conversation}/approvals",
+        agent.id
+    );
+    let asked = ok(agent.post(&asks, request()).await);
+    let (signing, key_id) = alice.signing.as_ref().expect("keys");
+    let at = cast.world.clock.now();
+    let mut bytes = b"blindpipe approval v1\0".to_vec();
+    for name in ["approval_id", "agent_id", "conversation_id"] {
+        prefixed(&mut bytes, &field(&asked, name));
+    }
+    for text in [alice.user.id.as_str(), key_id.as_str(), "answered"] {
+        prefixed(&mut bytes, text);
+    }
+    bytes.extend([[7; 32], [3; 32]].concat());
+    bytes.extend(at.timestamp_millis().to_be_bytes());
+    let decision = json!({
+        "decision": "answered", "payload": payload(&key, &marks.text("an answer to a question")),
+        "answer_digest": BASE64.encode([3; 32]), "decided_at": iso(at), "key_id": key_id,
+        "signature": BASE64.encode(signing.sign(&bytes)),
+    });
+    let approval = format!("/approvals/{}", field(&asked, "approval_id"));
+    ok(alice
+        .user
+        .post(format!("{approval}/decision"), decision)
+        .await);
+    ok(agent.get(&approval).await);
+    let asked = ok(agent.post(&asks, request()).await);
+    let taken_back = format!("/approvals/{}/withdraw", field(&asked, "approval_id"));
+    ok(agent.post(taken_back, json!({})).await);
+    ok(alice.user.get("/approvals?state=closed").await);
+    ok(agent
+        .get(format!("/agents/{}/approvals?state=closed", agent.id))
+        .await);
+}
+
+/// Messages that their authors delete.
+pub async fn deletions(cast: &Cast) {
+    let Cast {
+        alice,
+        agent,
+        marks,
+        conversation,
+        ..
+    } = cast;
+    let key = marks.key("the key of a deleted message");
+    let body = |text: &str| json!({ "payload": payload(&key, &marks.text(text)) });
+    let path = format!("/conversations/{conversation}/messages");
+    let sent = ok(alice.user.post(&path, body("what a person deletes")).await);
+    ok(alice
+        .user
+        .delete(format!("{path}/{}", field(&sent, "message_id")))
+        .await);
+    let path = format!("/agents/{}{path}", agent.id);
+    let sent = ok(agent.post(&path, body("what an agent deletes")).await);
+    ok(agent
+        .delete(format!("{path}/{}", field(&sent, "message_id")))
+        .await);
+}
+
+fn prefixed(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend(u16::try_from(text.len()).expect("short").to_be_bytes());
+    bytes.extend(text.as_bytes());
 }
 
 /// A webhook that gets encrypted messages and answers with one.

@@ -89,6 +89,22 @@ async fn medium_prompts_first_and_is_then_silent_for_a_sliding_day() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn silence_ends_thirty_days_after_its_prompt() {
+    const HALF_DAY: u64 = 12 * 3600;
+    let stage = Stage::new().await;
+    stage.grant(&["clipboard:read"]).await;
+    let mut alice = stage.alice.clone();
+    for half_days in 0..62 {
+        let made = stage.call("clipboard:read").await;
+        let is_prompt = half_days % 60 == 0;
+        assert_eq!(made["prompt_required"], is_prompt, "after {half_days}");
+        execute(&alice, &text(&made, "request_id")).await;
+        stage.advance(HALF_DAY).await;
+        alice = alice.refreshed().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_medium_call_without_an_answer_ends_by_its_user_or_by_its_device() {
     let stage = Stage::new().await;
     stage.grant(&["clipboard:read"]).await;

@@ -1,4 +1,4 @@
-//! Streams end with silence, with their node, and elsewhere.
+//! Streams end with silence, wherever their agent is. Neither a socket nor a node ends one.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{ProcessNode, nodes, nodes_with};
 
-use super::{begin, cast, caught_up, expect_deltas, quiet, say};
+use super::{begin, cast, caught_up, expect_deltas, quiet, say, sync};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_stream_is_cancelled() {
@@ -38,27 +38,45 @@ async fn a_silent_stream_is_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_whose_node_dies_is_cancelled_for_those_who_listen_elsewhere() {
-    let [a] = nodes().await;
+async fn a_stream_whose_node_dies_is_cancelled_once_unless_it_goes_on() {
+    let [a, b] = nodes().await;
     let mut other = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut alice_socket = alice.connect().await;
-    caught_up(&mut alice_socket).await;
+    let mut sockets = [alice.on(&a).connect().await, alice.on(&b).connect().await];
+    for socket in &mut sockets {
+        caught_up(socket).await;
+    }
     let mut agent_socket = agent.at(&other.base).connect().await;
-    begin(&mut agent_socket, "s", &conversation).await;
-    say(&mut agent_socket, "s", 0).await;
-    expect_deltas(&mut alice_socket, "s", 0..1).await;
+    for stream in ["s", "t"] {
+        begin(&mut agent_socket, stream, &conversation).await;
+        say(&mut agent_socket, stream, 0).await;
+        for socket in &mut sockets {
+            expect_deltas(socket, stream, 0..1).await;
+        }
+    }
     other.kill();
-    a.advance(Duration::from_secs(60)).await;
-    quiet([&mut alice_socket]).await;
-    a.advance(Duration::from_secs(5)).await;
-    assert_eq!(alice_socket.expect("stream.cancel").await["reason"], "idle");
+    // Another node goes on with it as if nothing had happened.
+    let mut moved = agent.on(&b).connect().await;
+    a.advance(Duration::from_secs(50)).await;
+    say(&mut moved, "t", 1).await;
+    for socket in &mut sockets {
+        expect_deltas(socket, "t", 1..2).await;
+    }
+    a.advance(Duration::from_secs(10)).await;
+    for socket in &mut sockets {
+        let cancelled = socket.expect("stream.cancel").await;
+        assert_eq!(
+            (&cancelled["stream_id"], &cancelled["reason"]),
+            (&json!("s"), &json!("idle"))
+        );
+    }
+    quiet(sockets.each_mut()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_begins_anew_elsewhere_is_gone_where_it_was() {
+async fn any_socket_of_its_agent_goes_on_with_a_stream() {
     let [a, b] = nodes().await;
     let (_, agent, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;
     begin(&mut its, "s", &conversation).await;
@@ -67,18 +85,35 @@ async fn a_stream_that_begins_anew_elsewhere_is_gone_where_it_was() {
     for socket in [&mut here, &mut there] {
         expect_deltas(socket, "s", 0..1).await;
     }
-    begin(&mut moved, "s", &conversation).await;
-    say(&mut moved, "s", 0).await;
-    for socket in [&mut here, &mut there] {
-        socket.expect("stream.begin").await;
-        expect_deltas(socket, "s", 0..1).await;
-    }
-    say(&mut its, "s", 1).await;
-    assert_eq!(its.expect("error").await["error"]["code"], "NOT_FOUND");
+    drop(its);
     say(&mut moved, "s", 1).await;
+    let mut back = agent.on(&a).connect().await;
     for socket in [&mut here, &mut there] {
         expect_deltas(socket, "s", 1..2).await;
     }
+    say(&mut back, "s", 2).await;
+    for socket in [&mut here, &mut there] {
+        expect_deltas(socket, "s", 2..3).await;
+    }
+    // It begins anew on one node, and the other follows.
+    begin(&mut moved, "s", &conversation).await;
+    for socket in [&mut here, &mut there] {
+        assert_eq!(socket.expect("stream.begin").await["generation"], 0);
+    }
+    say(&mut back, "s", 0).await;
+    for socket in [&mut here, &mut there] {
+        expect_deltas(socket, "s", 0..1).await;
+    }
+    // In another conversation it has other listeners, whatever the first node remembers.
+    let bob = a.user("bob").await;
+    let other = bob.talk_to(&agent).await;
+    let mut his = bob.on(&a).connect().await;
+    caught_up(&mut his).await;
+    begin(&mut moved, "s", &other).await;
+    his.expect("stream.begin").await;
+    say(&mut back, "s", 0).await;
+    say(&mut back, "s", 1).await;
+    quiet([&mut here, &mut there]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,4 +158,48 @@ async fn a_stream_that_ends_elsewhere_is_over_where_it_began() {
             (&json!("stream.begin"), &json!(format!("t{n}")))
         );
     }
+}
+
+/// The stream of an agent whose node has died, stopped by another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_a_stream_that_no_node_serves_and_its_agent_is_told() {
+    let [a, b] = nodes().await;
+    let mut other = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut listener = alice.on(&b).connect().await;
+    let mut elsewhere = agent.on(&b).connect().await;
+    for socket in [&mut listener, &mut elsewhere] {
+        caught_up(socket).await;
+    }
+    let mut its = agent.at(&other.base).connect().await;
+    begin(&mut its, "s", &conversation).await;
+    say(&mut its, "s", 0).await;
+    expect_deltas(&mut listener, "s", 0..1).await;
+    other.kill();
+    let stopped = alice
+        .on(&a)
+        .post(format!("/conversations/{conversation}/stop"), json!({}))
+        .await
+        .expect(200);
+    assert_eq!(stopped.data(), &json!({ "stopped": 1 }));
+    for socket in [&mut listener, &mut elsewhere] {
+        let cancelled = socket.expect("stream.cancel").await;
+        assert_eq!(
+            (&cancelled["stream_id"], &cancelled["reason"]),
+            (&json!("s"), &json!("user_stopped"))
+        );
+    }
+    elsewhere.event("turn.stop").await;
+    say(&mut elsewhere, "s", 1).await;
+    assert_eq!(
+        elsewhere.expect("error").await["error"]["code"],
+        "NOT_FOUND"
+    );
+    let mut late = alice.on(&a).connect().await;
+    caught_up(&mut late).await;
+    sync(&mut late, "s").await;
+    expect_deltas(&mut late, "s", 0..1).await;
+    assert_eq!(late.expect("stream.cancel").await["reason"], "user_stopped");
 }

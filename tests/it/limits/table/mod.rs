@@ -66,6 +66,8 @@ const ROUTES: &[(Limit, &str)] = &[
     (Limit::AgentTokenRevoke,      "DELETE /agents/{agent_id}/token"),
     (Limit::WebhookCall,           "PUT /agents/{agent_id}/webhook"),
     (Limit::WebhookOrigin,         "POST /agents/{agent_id}/webhook/test"),
+    (Limit::ApprovalRequest,       "POST /agents/{agent_id}/conversations/{conversation_id}/approvals"),
+    (Limit::TurnStop,              "POST /conversations/{conversation_id}/stop"),
     (Limit::DefaultUser,           "GET /limits"),
     (Limit::DefaultIp,             "POST /auth/logout"),
     (Limit::AgentTokenWrong,       "GET /limits"),

@@ -195,6 +195,10 @@ impl Stage {
                 user.post(path, json!({ "agent_id": agent.id, "visibility": "all" }))
                     .await
             }
+            Limit::TurnStop => {
+                let path = format!("/conversations/{}/stop", self.conversation);
+                user.post(path, json!({})).await
+            }
             Limit::DefaultUser => user.get("/limits").await,
             _ => return None,
         })
@@ -246,6 +250,14 @@ impl Stage {
                 agent
                     .post(format!("/agents/{}/grants/request", agent.id), body)
                     .await
+            }
+            Limit::ApprovalRequest => {
+                // Without a shape, which is found out after the charge.
+                let path = format!(
+                    "/agents/{}/conversations/{}/approvals",
+                    agent.id, self.conversation
+                );
+                agent.post(path, text).await
             }
             Limit::AgentPoll => agent.poll("").await,
             Limit::WsConnect => frame(&agent).await,

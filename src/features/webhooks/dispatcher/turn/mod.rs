@@ -257,7 +257,7 @@ impl Turn {
                 self.stop = Some(Stop::Online);
                 self.lanes.conclude(lane, Some(item));
             }
-            End::Called(_) | End::Lost => {
+            End::Called(_) | End::Answered | End::Lost => {
                 self.context.cut.cancel();
                 self.stop = Some(Stop::Lost);
             }

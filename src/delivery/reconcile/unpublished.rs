@@ -1,0 +1,53 @@
+//! Events that a node committed and did not publish, because it died.
+//!
+//! A late heartbeat is the first sign of a dead node, the end of its lease the second. Most late
+//! nodes live, so a sign must not cost every node a look at all its inboxes. One node reads the
+//! entries of the last seconds, whoever stored them, and publishes how far their inboxes have got.
+//! Nodes that know as much already do nothing.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{rounds::PAUSES_PER_STATEMENT, store};
+use crate::{db::Db, delivery::Backplane, error::Result, metrics};
+
+/// Entries that may be unpublished: those of a node that was in time until the end of its lease, and
+/// of its last statements.
+const MAX_AGE: Duration = Duration::from_secs(15);
+/// Younger entries are being published by the nodes that live.
+const MIN_AGE: Duration = Duration::from_secs(1);
+
+/// Publishes what dead nodes did not, until `stop`.
+pub async fn run(db: &Db, backplane: &Backplane, stop: &CancellationToken) {
+    let state = backplane.state();
+    while stop.run_until_cancelled(state.node_lost()).await.is_some() {
+        if let Err(error) = publish(db, backplane).await {
+            error.log_in(
+                "reconcile.unpublished",
+                "every node looks at all its inboxes",
+            );
+            backplane.note_unknown_commit();
+        }
+    }
+}
+
+async fn publish(db: &Db, backplane: &Backplane) -> Result<()> {
+    let started = Instant::now();
+    let mut after: Option<DateTime<Utc>> = None;
+    let mut late = 0;
+    loop {
+        let asked = Instant::now();
+        let heads = store::fresh_heads(db, after, (MAX_AGE, MIN_AGE)).await?;
+        late += backplane.publish_heads(&heads.reached);
+        after = heads.last;
+        if !heads.is_more {
+            break;
+        }
+        tokio::time::sleep(PAUSES_PER_STATEMENT * asked.elapsed()).await;
+    }
+    metrics::sweep("unpublished", started.elapsed(), late);
+    Ok(())
+}

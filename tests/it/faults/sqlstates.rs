@@ -1,0 +1,74 @@
+//! SQLSTATEs that mean *not committed, try again*: 503 and `Retry-After`, then one message.
+
+use serde_json::json;
+
+use crate::support::{connect, nodes_with, ulid};
+
+/// Each state that Postgres raises in place of a commit. A node cannot mend any of them.
+const NOT_COMMITTED: [&str; 25] = [
+    "25P03", "25P04", "25006", // an idle or long transaction that Postgres ended; a standby
+    "40000", "40001", "40P01", "40003", // rolled back: serialisation, deadlock, unknown end
+    "53000", "53100", "53200", "53300", "53400", // disk, memory, connections
+    "55000", "55006", "55P03", // a lock that is not to be had
+    "57000", "57014", "57P01", "57P02", "57P03", "57P04", "57P05", // cancelled, shut down
+    "08000", "08006", "58030", // a lost connection, an I/O error
+];
+
+/// States of a wrong statement: a fault of the server.
+const WRONG: [&str; 3] = ["22012", "42P01", "XX000"];
+
+/// Raises the state that the table names, at each message that is written.
+const PLANTED: &str = "
+    create table planted (state text not null);
+    create function raise_planted() returns trigger language plpgsql security definer as $$
+    declare planted_state text;
+    begin
+        select state into planted_state from planted;
+        if found then
+            raise exception using errcode = planted_state, message = 'planted';
+        end if;
+        return new;
+    end $$;
+    create trigger planted before insert on message for each row execute function raise_planted();";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_committed_is_503_and_its_repeat_makes_one_message() {
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "agent").await;
+    let conversation = alice.talk_to(&agent).await;
+    let client = connect(&a.world.database).await;
+    client.batch_execute(PLANTED).await.expect("a trigger");
+    let path = format!("/conversations/{conversation}/messages");
+    let plant = async |state: &str| {
+        let plant = format!("delete from planted; insert into planted values ('{state}')");
+        client.batch_execute(&plant).await.expect("planted");
+    };
+    for state in NOT_COMMITTED {
+        let body =
+            json!({ "client_message_id": ulid().to_string(), "payload": { "type": "text" } });
+        plant(state).await;
+        for node in [&a, &b] {
+            let answer = alice.on(node).post(&path, body.clone()).await;
+            let seconds = answer.header("retry-after").map(str::parse::<u64>);
+            assert!(matches!(seconds, Some(Ok(1..))), "{state}: {answer:?}");
+            answer.refused(503, "SERVICE_UNAVAILABLE");
+        }
+        client
+            .batch_execute("delete from planted")
+            .await
+            .expect("mended");
+        let sent = alice.post(&path, body.clone()).await.expect(201);
+        let again = alice.on(&b).post(&path, body).await.expect(200);
+        assert_eq!(sent.data()["message_id"], again.data()["message_id"]);
+    }
+    for state in WRONG {
+        let body =
+            json!({ "client_message_id": ulid().to_string(), "payload": { "type": "text" } });
+        plant(state).await;
+        alice.post(&path, body).await.refused(500, "INTERNAL_ERROR");
+    }
+    let count = "select count(*) from message where client_message_id is not null";
+    let count: i64 = client.query_one(count, &[]).await.expect("a count").get(0);
+    assert_eq!(count, i64::try_from(NOT_COMMITTED.len()).expect("few"));
+}
