@@ -9,6 +9,7 @@ use blindpipe_protocol::{
     text::{ContentType, Filename},
 };
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 use crate::{
     Content, Error, Result,
@@ -28,6 +29,51 @@ pub struct NewFile {
     pub content_type: String,
     /// Its content.
     pub bytes: Vec<u8>,
+}
+
+/// What readers show of a file beside its name.
+#[derive(Clone, Debug, Default)]
+pub struct FileDetails {
+    /// The words beside it.
+    pub caption: Option<String>,
+    /// `image`, `audio`, `video` or `document`; by default readers take it from the type.
+    pub kind: Option<String>,
+    /// A small picture of it.
+    pub thumbnail: Option<Thumbnail>,
+}
+
+/// A small picture: PNG, JPEG or WebP of at most 24 KiB.
+#[derive(Clone, Debug)]
+pub struct Thumbnail {
+    /// Its MIME type.
+    pub content_type: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// In pixels.
+    pub width: u32,
+    /// In pixels.
+    pub height: u32,
+}
+
+impl FileDetails {
+    pub(crate) fn add_to(self, content: &mut Content) {
+        let text = |text: Option<String>| text.map(serde_json::Value::String);
+        let thumbnail = self.thumbnail.map(|picture| {
+            json!({
+                "content_type": picture.content_type,
+                "data": to_base64(&picture.bytes),
+                "width": picture.width,
+                "height": picture.height,
+            })
+        });
+        let details = [
+            ("caption", text(self.caption)),
+            ("kind", text(self.kind)),
+            ("thumbnail", thumbnail),
+        ];
+        let given = details.into_iter();
+        content.extend(given.filter_map(|(name, value)| Some((name.to_owned(), value?))));
+    }
 }
 
 /// Seals and uploads; `base` is the route of one's kind. Answers the content of the message.
@@ -69,6 +115,14 @@ pub(crate) async fn upload(
 
 /// The bytes of a file; nothing is given out before hash and last chunk are checked.
 pub(crate) async fn download(http: &Http, content: &Content) -> Result<Vec<u8>> {
+    if content.get("type").is_none_or(|kind| kind != "file") {
+        return Err(Error::Usage("this message is no file"));
+    }
+    download_reference(http, content).await
+}
+
+/// The bytes that the fields of a file lead to, checked.
+pub(crate) async fn download_reference(http: &Http, content: &Content) -> Result<Vec<u8>> {
     let Named { path, sha256, key } = named(content)?;
     let bytes = http.bytes(Call::get(path)).await?;
     Ok(file::open(&bytes, &key, &sha256.0)?)
@@ -84,22 +138,47 @@ struct Named {
 /// Another member wrote these fields: any other path would be another call of this principal.
 fn named(content: &Content) -> Result<Named> {
     let field = |name: &str| content.get(name).and_then(serde_json::Value::as_str);
-    if field("type") != Some("file") {
-        return Err(Error::Usage("this message is no file"));
+    let sha256 = field("sha256").and_then(|hash| hash.parse().ok());
+    let key = from_base64(field("key").ok_or(Malformed)?)?;
+    Ok(Named {
+        path: object_path(content)?,
+        sha256: sha256.ok_or(Malformed)?,
+        key: Secret::new(key.try_into().map_err(|_| Malformed)?),
+    })
+}
+
+/// The bytes of an object with a signed address. The address is asked of the own service, whatever
+/// host it names.
+pub(crate) async fn read_signed(http: &Http, named: &Content) -> Result<Vec<u8>> {
+    let field = |name: &str| named.get(name).and_then(serde_json::Value::as_str);
+    let url = field("url").and_then(|url| reqwest::Url::parse(url).ok());
+    let signed = |name: &str| {
+        let mut pairs = url.as_ref()?.query_pairs();
+        pairs
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.into_owned())
+    };
+    let call = Call::get(object_path(named)?)
+        .query("expires", signed("expires"))
+        .query("sig", signed("sig"));
+    let bytes = http.bytes(call).await?;
+    let hash = crate::session::hex(&Sha256::digest(&bytes));
+    match field("sha256") {
+        Some(sha256) if sha256.eq_ignore_ascii_case(&hash) => Ok(bytes),
+        _ => Err(Error::lost()),
     }
+}
+
+/// The path of the object that something names.
+fn object_path(named: &Content) -> Result<String> {
+    let object_key = named.get("object_key").and_then(serde_json::Value::as_str);
     let is_plain = |path: &&str| {
         let plain =
             |character: char| character.is_ascii_alphanumeric() || "._-/".contains(character);
         !path.is_empty() && path.chars().all(plain) && !path.contains("..")
     };
-    let object_key = field("object_key").filter(is_plain).ok_or(Malformed)?;
-    let sha256 = field("sha256").and_then(|hash| hash.parse().ok());
-    let key = from_base64(field("key").ok_or(Malformed)?)?;
-    Ok(Named {
-        path: format!("/objects/{object_key}"),
-        sha256: sha256.ok_or(Malformed)?,
-        key: Secret::new(key.try_into().map_err(|_| Malformed)?),
-    })
+    let object_key = object_key.filter(is_plain).ok_or(Malformed)?;
+    Ok(format!("/objects/{object_key}"))
 }
 
 #[cfg(test)]

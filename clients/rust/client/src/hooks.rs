@@ -76,6 +76,13 @@ pub enum Hook {
         /// Where.
         conversation_id: ConversationId,
     },
+    /// A part of a large body has gone out, or come in.
+    Transferred {
+        /// The bytes so far.
+        bytes: u64,
+        /// All of them.
+        of: u64,
+    },
     /// The state could not be stored.
     StoreFailed,
 }
@@ -96,6 +103,7 @@ impl Hooks {
             Hook::DeadLetter { .. } | Hook::NotRotated { .. } | Hook::StoreFailed => {
                 warn!(?hook, "client");
             }
+            Hook::Transferred { .. } => {}
             _ => debug!(?hook, "client"),
         }
         if let Some(told) = &self.0 {

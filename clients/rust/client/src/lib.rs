@@ -15,6 +15,7 @@
 //!
 //! `bp1` has no forward secrecy, and no independent cryptographer has reviewed it yet.
 
+mod approvals;
 mod content;
 mod error;
 mod files;
@@ -32,12 +33,13 @@ pub use blindpipe_protocol as protocol;
 
 pub use self::{
     agent::{Agent, Context},
+    approvals::{Approval, ApprovalDecision, ApprovalState, Receipt},
     client::Client,
-    content::{Content, text},
+    content::{Content, ContentKind, ContentView, text},
     error::{ApiError, Error, Result},
-    files::NewFile,
+    files::{FileDetails, NewFile, Thumbnail},
     hooks::Hook,
     session::{InboxEvent, OpenedMessage, OpenedSender},
-    store::{FileStore, Handled, MemoryStore, Store},
-    transport::{Clock, Server},
+    store::{FileStore, Handled, MemoryStore, Part, Store},
+    transport::{Clock, Reached, Server},
 };

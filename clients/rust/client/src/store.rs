@@ -32,6 +32,16 @@ pub trait Store: Send + Sync + 'static {
     /// Nothing was replaced.
     fn save(&self, document: &[u8]) -> io::Result<()>;
 
+    /// Keeps other processes with this store out of `part` until the answer is dropped. A store
+    /// that no other process has needs no lock.
+    ///
+    /// # Errors
+    ///
+    /// Nobody is kept out.
+    fn lock(&self, _part: Part) -> io::Result<Box<dyn Send>> {
+        Ok(Box::new(()))
+    }
+
     /// An agent's messages that were handled at `since` (Unix milliseconds) or later, oldest first.
     /// Earlier ones may be forgotten. With a store that keeps none, a message of the last 31 days may
     /// be handled once more after a restart.
@@ -51,6 +61,15 @@ pub trait Store: Send + Sync + 'static {
     fn add_handled(&self, _handled: &[Handled]) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// What is done by one process at a time, where several share a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The document is read and replaced. This takes moments, and no call of the service.
+    Document,
+    /// The session is renewed: a call of the service.
+    Renewal,
 }
 
 /// A message that an agent has handled.
@@ -150,6 +169,18 @@ impl Store for FileStore {
         replace(&self.0, document)
     }
 
+    fn lock(&self, part: Part) -> io::Result<Box<dyn Send>> {
+        let suffix = match part {
+            Part::Document => ".lock",
+            Part::Renewal => ".renewal.lock",
+        };
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(beside(&self.0, suffix))?;
+        file.lock()?;
+        Ok(Box::new(file))
+    }
+
     fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {
         let path = self.handled();
         let text = match fs::read(&path) {
@@ -219,6 +250,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn save(&self, document: &[u8]) -> io::Result<()> {
         (**self).save(document)
+    }
+
+    fn lock(&self, part: Part) -> io::Result<Box<dyn Send>> {
+        (**self).lock(part)
     }
 
     fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {

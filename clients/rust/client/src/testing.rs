@@ -169,7 +169,9 @@ impl DevCluster {
     /// Every refusal of the service.
     pub async fn user_with(&self, name: &str, builder: ClientBuilder) -> Result<TestUser> {
         let unique = blindpipe_e2ee::ids::ulid(new_id(&Clock::default()).into_bytes());
-        let email = format!("{name}-{}@example.com", unique.to_lowercase());
+        let letters = name.chars().filter(char::is_ascii_alphanumeric);
+        let email = format!("{}-{unique}@example.com", letters.collect::<String>());
+        let email = email.to_lowercase();
         let password = format!("account-{unique}");
         builder.send_code(&email, Scene::Register, HUMAN).await?;
         let client = builder
@@ -320,13 +322,14 @@ fn find_code(mails: &Path, address: &str) -> Option<String> {
         .flatten()
         .map(|entry| entry.path());
     let mails = files.filter(|path| path.extension().is_some_and(|extension| extension == "eml"));
-    mails
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .find_map(|mail| {
-            let to_them = mail.contains(address);
-            let mut lines = mail.lines().map(str::trim);
-            let code =
-                lines.find(|line| line.len() == 8 && line.bytes().all(|b| b.is_ascii_digit()));
-            code.filter(|_| to_them).map(str::to_owned)
-        })
+    let codes = mails.filter_map(|path| {
+        let written_at = fs::metadata(&path).ok()?.modified().ok()?;
+        let mail = fs::read_to_string(path).ok()?;
+        let mut lines = mail.lines().map(str::trim);
+        let code =
+            lines.find(|line| line.len() == 8 && line.bytes().all(|b| b.is_ascii_digit()))?;
+        mail.contains(address)
+            .then(|| (written_at, code.to_owned()))
+    });
+    codes.max().map(|(_, code)| code)
 }

@@ -21,7 +21,16 @@ pub(crate) const FRONT_BYTES: usize = 96;
 ///
 /// `malformed` if it is too large, else `not_json`.
 pub fn parse(content: &[u8]) -> Result<Value> {
-    if content.len() > MAX_CONTENT_BYTES {
+    parse_within(content, MAX_CONTENT_BYTES)
+}
+
+/// As [`parse`], for a content that was sealed as a file.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_within(content: &[u8], max_bytes: usize) -> Result<Value> {
+    if content.len() > max_bytes {
         return Err(Error::Malformed);
     }
     let value: Value = serde_json::from_slice(content).map_err(|_| Error::NotJson)?;

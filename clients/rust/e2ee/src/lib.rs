@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+pub mod approval;
 pub mod backup;
 mod bytes;
 pub mod consent;

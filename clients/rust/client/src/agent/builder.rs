@@ -6,7 +6,7 @@ use std::{
 };
 
 use blindpipe_e2ee::{AgentKey, trust::Policy};
-use blindpipe_protocol::{ids::AgentId, text::Secret};
+use blindpipe_protocol::{agents::Manifest, ids::AgentId, text::Secret};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +16,7 @@ use super::{
     core::Config,
     handlers::{Handlers, MESSAGE, boxed},
     inbox::Pace,
+    turns::{BusyPolicy, STOP},
     webhook::Handling,
 };
 use crate::{Clock, Hook, Result, Server, Store, hooks::Hooks};
@@ -49,6 +50,8 @@ impl AgentBuilder {
                 store: None,
                 policy: Policy::default(),
                 max_message_age: None,
+                busy_policy: BusyPolicy::default(),
+                manifest: None,
                 hooks: Hooks::default(),
                 clock: Clock::default(),
             },
@@ -89,6 +92,13 @@ impl AgentBuilder {
         self
     }
 
+    /// The manifest, published at the start if it is not what the service has.
+    #[must_use]
+    pub fn manifest(mut self, manifest: &Manifest) -> Self {
+        self.config.manifest = serde_json::to_value(manifest).ok();
+        self
+    }
+
     /// The treatment of first keys.
     #[must_use]
     pub fn trust_policy(mut self, policy: Policy) -> Self {
@@ -100,6 +110,14 @@ impl AgentBuilder {
     #[must_use]
     pub fn concurrency(mut self, conversations: usize) -> Self {
         self.pace.concurrency = conversations.max(1);
+        self
+    }
+
+    /// What becomes of a message that comes while a handler runs in its conversation. It waits
+    /// without this.
+    #[must_use]
+    pub fn busy_policy(mut self, policy: BusyPolicy) -> Self {
+        self.config.busy_policy = policy;
         self
     }
 
@@ -187,6 +205,29 @@ impl AgentBuilder {
     {
         self.handlers.add_answer(tag, boxed(handler));
         self
+    }
+
+    /// Handles decisions about the approvals with this name, and their ends without one.
+    #[must_use]
+    pub fn on_decision<T, F>(
+        mut self,
+        name: &str,
+        handler: impl Fn(Context) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.handlers.add_decision(name, boxed(handler));
+        self
+    }
+
+    /// Told after a person has stopped what ran in a conversation.
+    #[must_use]
+    pub fn on_stop<T, F>(self, handler: impl Fn(Context) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.on(STOP, handler)
     }
 
     /// Wraps a layer around all handlers; the first one is the outermost.

@@ -16,14 +16,17 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    approvals::{ApprovalDraft, ApprovalResult},
     core::Core,
+    handlers::{Opened, open},
     outbox::{Answered, Draft},
-    stream::MessageStream,
+    stream::Streams,
     tool_calls::{CallResult, ToolCall},
+    turns::{SteerMessage, Turn},
 };
 use crate::{
-    Content, Error, InboxEvent, NewFile, OpenedSender, Result,
-    content::{Body, text_of},
+    Approval, Content, Error, FileDetails, InboxEvent, NewFile, OpenedSender, Result,
+    content::{Body, NewChange, text_of},
     files,
     session::message_id,
 };
@@ -72,12 +75,15 @@ pub(super) struct Given {
     pub(super) origin: Origin,
     pub(super) replayed: bool,
     pub(super) answer: Option<Answer>,
+    pub(super) approval: Option<ApprovalResult>,
+    pub(super) turn: Arc<Turn>,
     pub(super) stopping: CancellationToken,
 }
 
 struct Inner {
     given: Given,
     next_name: AtomicU32,
+    streams: Streams,
 }
 
 /// An event, and the ways to answer it. Run again, a handler sends nothing twice.
@@ -86,12 +92,19 @@ pub struct Context(Arc<Inner>);
 
 impl Context {
     pub(super) fn new(given: Given) -> Self {
-        let next_name = AtomicU32::default();
-        Self(Arc::new(Inner { given, next_name }))
+        Self(Arc::new(Inner {
+            given,
+            next_name: AtomicU32::default(),
+            streams: Streams::default(),
+        }))
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.0.given.core
+    }
+
+    pub(super) fn streams(&self) -> &Streams {
+        &self.0.streams
     }
 
     pub(super) fn answered(&self) -> Option<&Answered> {
@@ -161,10 +174,41 @@ impl Context {
         &self.0.given.stopping
     }
 
+    /// Cancelled when a person has stopped this. The event is not handled again, however it ends.
+    #[must_use]
+    pub fn stopped(&self) -> &CancellationToken {
+        &self.0.given.turn.stopped
+    }
+
+    /// The messages that have arrived here since the handler began, or since the last call. What is
+    /// taken here is handled by this handler, and by no other.
+    ///
+    /// # Errors
+    ///
+    /// A read that failed.
+    pub async fn steer(&self) -> Result<Vec<SteerMessage>> {
+        let (turn, mut found) = (&self.0.given.turn, Vec::new());
+        while let Some(event) = turn.next_arrived() {
+            match open(self.core(), &event).await {
+                Ok(Opened::Message(answered)) => found.push(turn.take(event, *answered)),
+                // Its own turn tells that it does not open.
+                Ok(_) | Err(Error::Decrypt(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
     /// In a handler of [`super::AgentBuilder::on_answer`]: the answer.
     #[must_use]
     pub fn answer(&self) -> Option<&Answer> {
         self.0.given.answer.as_ref()
+    }
+
+    /// In a handler of [`super::AgentBuilder::on_decision`]: the decision.
+    #[must_use]
+    pub fn decision(&self) -> Option<&ApprovalResult> {
+        self.0.given.approval.as_ref()
     }
 
     /// The conversation of the event.
@@ -179,7 +223,7 @@ impl Context {
     }
 
     /// The id of the send with this name; without one the next, in the order of the sends.
-    fn next_id(&self, key: Option<String>) -> Result<MessageId> {
+    pub(super) fn next_id(&self, key: Option<String>) -> Result<MessageId> {
         let next = || self.0.next_name.fetch_add(1, Ordering::Relaxed).to_string();
         self.id_of(&key.unwrap_or_else(next))
     }
@@ -230,28 +274,65 @@ impl Context {
             answered: self.answered().filter(is_here),
             caused_at: self.event().created_at,
             to: &options.to,
+            refs: &[],
+        };
+        let sent = Box::pin(self.core().outbox().send(&draft)).await?;
+        self.end_status();
+        Ok(sent)
+    }
+
+    /// Replaces the content of a text or a file that this agent has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if there is no such message; else as [`Self::reply`].
+    pub async fn edit(&self, sent: &Sent, content: impl Into<Body>) -> Result<Sent> {
+        let (content, id) = (content.into().0, self.next_id(None)?);
+        let own = Box::pin(self.core().outbox().own(sent)).await?;
+        let own = own.ok_or(Error::Usage("this agent has sent no such message"))?;
+        self.change(&own, NewChange::Edit(content), id).await
+    }
+
+    /// Takes a message of this agent back: it says so, and the service forgets the payload.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn delete(&self, sent: &Sent) -> Result<()> {
+        let id = self.next_id(None)?;
+        // Without it, an earlier run has deleted it.
+        if let Some(own) = Box::pin(self.core().outbox().own(sent)).await? {
+            self.change(&own, NewChange::Delete, id).await?;
+        }
+        self.core().outbox().delete(sent).await
+    }
+
+    /// Puts an emoji beside this message, or takes the agent's own away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for an event without a message; else as [`Self::reply`].
+    pub async fn react(&self, emoji: &str, remove: bool) -> Result<Sent> {
+        let answered = self.answered();
+        let answered = answered.ok_or(Error::Usage("this event brings no message"))?;
+        let is_removed = remove;
+        let change = NewChange::Reaction { emoji, is_removed };
+        self.change(answered, change, self.next_id(None)?).await
+    }
+
+    async fn change(&self, of: &Answered, change: NewChange<'_>, id: MessageId) -> Result<Sent> {
+        let message_id = of.message.message_id;
+        let content = change.of(message_id, &of.opened)?;
+        let draft = Draft {
+            conversation_id: of.message.conversation_id,
+            content: &content,
+            client_message_id: id,
+            answered: Some(of),
+            caused_at: self.event().created_at,
+            to: &[],
+            refs: &[message_id],
         };
         Box::pin(self.core().outbox().send(&draft)).await
-    }
-
-    /// A message that is shown while it is written; its end makes it one durable message.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Usage`] for an event without a conversation.
-    pub fn stream(&self) -> Result<MessageStream> {
-        self.stream_with(SendOptions::default())
-    }
-
-    /// A message that is shown while it is written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::stream`].
-    pub fn stream_with(&self, options: SendOptions) -> Result<MessageStream> {
-        self.conversation_id()?;
-        let id = self.next_id(options.key)?;
-        Ok(MessageStream::new(self.clone(), id, options.to))
     }
 
     /// Tells the members that the agent writes, or has stopped. It needs a socket.
@@ -319,6 +400,23 @@ impl Context {
         }
     }
 
+    /// Asks people of this conversation for an approval, and answers at once. The decision comes to
+    /// the handler of [`super::AgentBuilder::on_decision`], perhaps days later, in any process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn approve(&self, approval: &ApprovalDraft) -> Result<Approval> {
+        let conversation_id = self.conversation_id()?;
+        let id = self.next_id(approval.key.clone())?;
+        let caused_at = self.event().created_at;
+        Box::pin(
+            self.core()
+                .approve(conversation_id, id, caused_at, approval),
+        )
+        .await
+    }
+
     /// The bytes of this message's file.
     ///
     /// # Errors
@@ -334,10 +432,21 @@ impl Context {
     ///
     /// As [`Self::reply`].
     pub async fn send_file(&self, file: NewFile) -> Result<Sent> {
+        self.send_file_with(file, FileDetails::default()).await
+    }
+
+    /// As [`Self::send_file`], with what readers show beside the name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn send_file_with(&self, file: NewFile, details: FileDetails) -> Result<Sent> {
         let core = self.core();
         let base = format!("/agents/{}/files", core.agent_id);
         let conversation_id = self.conversation_id()?;
-        let content = Box::pin(files::upload(&core.http, &base, conversation_id, file)).await?;
+        let upload = files::upload(&core.http, &base, conversation_id, file);
+        let mut content = Box::pin(upload).await?;
+        details.add_to(&mut content);
         self.reply(content).await
     }
 
@@ -354,6 +463,7 @@ impl Context {
             answered: self.answered(),
             caused_at: self.event().created_at,
             to: &[],
+            refs: &[],
         };
         let found = Box::pin(self.core().outbox().find(&draft)).await?;
         Ok(found.is_some())

@@ -1,6 +1,13 @@
 //! How an agent begins: its keys, what it remembers, and the parts that work together.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use blindpipe_e2ee::{
     AgentKey, PrivateKeys,
@@ -9,7 +16,7 @@ use blindpipe_e2ee::{
     trust::{DirectoryKey, Policy, Trust},
 };
 use blindpipe_protocol::{
-    agents::{CheckAgentKey, CheckedAgentKey, RegisterAgentKey, RegisteredAgentKey},
+    agents::{AgentKeys, CheckAgentKey, CheckedAgentKey, RegisterAgentKey, RegisteredAgentKey},
     errors::Code,
     ids::{AgentId, ConversationId, Principal},
     messages::Message,
@@ -20,7 +27,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::{outbox::Outbox, tool_calls::ToolCalls};
+use super::{
+    outbox::Outbox,
+    tool_calls::ToolCalls,
+    turns::{BusyPolicy, Turns},
+};
 use crate::{
     ApiError, Clock, Error, Result, Server, Store,
     hooks::{Hook, Hooks},
@@ -48,6 +59,8 @@ pub(super) struct Config {
     pub(super) store: Option<Arc<dyn Store>>,
     pub(super) policy: Policy,
     pub(super) max_message_age: Option<u64>,
+    pub(super) busy_policy: BusyPolicy,
+    pub(super) manifest: Option<Value>,
     pub(super) hooks: Hooks,
     pub(super) clock: Clock,
 }
@@ -59,10 +72,13 @@ pub(crate) struct Core {
     pub(super) http: Http,
     pub(super) session: Session,
     pub(super) tool_calls: ToolCalls,
+    pub(super) turns: Turns,
     pub(super) hooks: Hooks,
     pub(super) clear_allowed: bool,
     /// The socket, while a run holds one.
     pub(super) socket: Mutex<Option<Arc<Socket>>>,
+    /// The last look whether the key is about to end, Unix milliseconds.
+    key_checked_at: AtomicU64,
     store: Option<Arc<dyn Store>>,
     /// Handled messages that the store does not have yet. Its lock is held while anything is stored:
     /// nobody acknowledges what somebody else still writes.
@@ -91,6 +107,7 @@ impl Core {
         let bearer = Arc::new(AgentToken(config.token.clone()));
         let client = config.server.http_client()?;
         let http = Http::new(client, config.server.url(), hooks.clone(), Some(bearer));
+        publish_manifest(&http, config).await?;
         let held = config.keys.iter().map(AgentKey::keys).collect();
         let keys = check_keys(&http, agent_id, held, &config.clock).await?;
         let (trust, marks) = load_trust(config, &keys)?;
@@ -119,9 +136,11 @@ impl Core {
             http,
             session,
             tool_calls: ToolCalls::default(),
+            turns: Turns::new(config.busy_policy),
             hooks,
             clear_allowed,
             socket: Mutex::default(),
+            key_checked_at: config.clock.now_ms().into(),
             store: config.store.clone(),
             unsaved: Mutex::default(),
         }))
@@ -130,15 +149,25 @@ impl Core {
     /// Keeps the key that signs registered: a new token gives it an end.
     pub(super) async fn watch_key(&self) {
         loop {
-            tokio::time::sleep(KEY_CHECK_INTERVAL).await;
-            if let Err(error) = self.renew_key().await {
-                warn!(error = error.kind(), "the agent's key was not checked");
-            }
+            self.session.clock.sleep(KEY_CHECK_INTERVAL).await;
+            self.check_key_daily().await;
         }
     }
 
-    /// Registers the key that signs once more if it is about to end.
-    pub(super) async fn renew_key(&self) -> Result<()> {
+    /// Registers the key that signs once more if it is about to end. It asks once a day.
+    pub(super) async fn check_key_daily(&self) {
+        let now = self.session.clock.now_ms();
+        let before = self.key_checked_at.load(Ordering::Relaxed);
+        if Duration::from_millis(now.saturating_sub(before)) < KEY_CHECK_INTERVAL {
+            return;
+        }
+        self.key_checked_at.store(now, Ordering::Relaxed);
+        if let Err(error) = self.renew_key().await {
+            warn!(error = error.kind(), "the agent's key was not checked");
+        }
+    }
+
+    async fn renew_key(&self) -> Result<()> {
         let Some(keys) = &self.session.keys else {
             return Ok(());
         };
@@ -146,7 +175,7 @@ impl Core {
         match check_key(http, self.agent_id, &keys.signer).await? {
             Checked::Known { current: true } => Ok(()),
             Checked::Known { current: false } => {
-                register_key(http, self.agent_id, &keys.signer, clock).await
+                put_back(http, self.agent_id, &keys.signer, clock).await
             }
             Checked::Another(mismatch) => Err(mismatch.into()),
         }
@@ -203,6 +232,20 @@ impl Core {
     }
 }
 
+/// Says to the service what this program can do, unless the service knows it.
+async fn publish_manifest(http: &Http, config: &Config) -> Result<()> {
+    let Some(manifest) = &config.manifest else {
+        return Ok(());
+    };
+    let path = format!("/agents/{}", config.agent_id);
+    let shown: Value = http.data(Call::get(path.clone())).await?;
+    if shown.get("manifest") != Some(manifest) {
+        let call = Call::patch(path, &json!({ "manifest": manifest }));
+        http.data::<Value>(call.repeatable()).await?;
+    }
+    Ok(())
+}
+
 /// Checks the keys that are held, and puts the one that fits first. A key is never replaced in
 /// silence.
 async fn check_keys(
@@ -217,8 +260,7 @@ async fn check_keys(
                 // The key that fits signs. The others open secrets that were wrapped for them.
                 held[..=at].rotate_right(1);
                 if !current {
-                    // A new token gave the key an end; registered once more, it has none.
-                    register_key(http, agent_id, &held[0], clock).await?;
+                    put_back(http, agent_id, &held[0], clock).await?;
                 }
                 return Ok(held);
             }
@@ -258,6 +300,19 @@ async fn check_key(http: &Http, agent_id: AgentId, keys: &PrivateKeys) -> Result
         }
         Err(error) => Err(error),
     }
+}
+
+/// A new token gave the key an end; registered once more, it has none. A key that another one has
+/// replaced is left as it is.
+async fn put_back(http: &Http, agent_id: AgentId, keys: &PrivateKeys, clock: &Clock) -> Result<()> {
+    let call = Call::get(format!("/agents/{agent_id}/keys"));
+    let listed = http.data::<AgentKeys>(call).await?;
+    if listed.keys.iter().any(|key| key.current) {
+        warn!("another key than this agent's is the current one: this one ends");
+        return Ok(());
+    }
+    warn!("the agent's key was about to end and is registered again");
+    register_key(http, agent_id, keys, clock).await
 }
 
 async fn register_key(

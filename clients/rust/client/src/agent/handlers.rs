@@ -14,14 +14,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use super::{
+    approvals::{APPROVAL_CLOSED, ApprovalResult},
     context::{Answer, Context, Given},
     core::Core,
     outbox::Answered,
+    stream::StatusGuard,
 };
 use crate::{
-    Content, Error, InboxEvent, OpenedMessage, Result,
+    Content, ContentKind, ContentView, Error, InboxEvent, OpenedMessage, Result,
     hooks::Hook,
-    session::{clear_message, foreign, is_sealed, principal},
+    session::{clear_message, foreign, is_gone, is_sealed, principal},
 };
 
 pub(super) type Handler = Arc<dyn Fn(Context) -> BoxFuture<'static, Result<()>> + Send + Sync>;
@@ -34,6 +36,8 @@ pub(super) const MESSAGE: &str = "message.created";
 pub(super) struct Handlers {
     by_event: HashMap<String, Vec<Handler>>,
     by_tag: HashMap<String, Handler>,
+    /// By the name of an approval.
+    by_decision: HashMap<String, Handler>,
     layers: Vec<Layer>,
 }
 
@@ -80,6 +84,10 @@ impl Handlers {
         self.by_tag.insert(tag.to_owned(), handler);
     }
 
+    pub(super) fn add_decision(&mut self, name: &str, handler: Handler) {
+        self.by_decision.insert(name.to_owned(), handler);
+    }
+
     /// The outermost layer is the first.
     pub(super) fn add_layer(&mut self, layer: Layer) {
         self.layers.insert(0, layer);
@@ -94,10 +102,18 @@ impl Handlers {
         replayed: bool,
         stopping: &CancellationToken,
     ) -> Result<()> {
-        let answered = match open(core, &event).await {
-            Ok(Opened::Message(answered)) => Some(*answered),
-            Ok(Opened::Other) => None,
+        let found = match open(core, &event).await {
+            Ok(Opened::Message(answered)) => self.find(core, &event, Some(*answered)).await,
+            Ok(Opened::Other) => self.find(core, &event, None).await,
             Ok(Opened::Repeated | Opened::Foreign) => return Ok(()),
+            Err(error) => Err(error),
+        };
+        let Call {
+            handlers,
+            answered,
+            answer,
+            approval,
+        } = match found {
             Err(Error::Decrypt(reason)) => {
                 core.hooks.call(&Hook::Undecryptable {
                     reason,
@@ -106,14 +122,16 @@ impl Handlers {
                 });
                 return Ok(());
             }
-            Err(error) => return Err(error),
+            found => found?,
         };
-        let (handlers, answer) = self.find(core, &event, answered.as_ref()).await?;
         let handled = answered
             .as_ref()
             .filter(|answered| answered.opened.encrypted);
         let handled = handled.map(|answered| answered.message.clone());
         if !handlers.is_empty() {
+            let Some(turn) = core.turns.begin(&event) else {
+                return Ok(());
+            };
             let context = Context::new(Given {
                 core: core.clone(),
                 origin: origin_of(&event, answered.as_ref()),
@@ -121,16 +139,28 @@ impl Handlers {
                 answered,
                 replayed,
                 answer,
+                approval,
+                turn: turn.clone(),
                 stopping: stopping.clone(),
             });
+            let _status = StatusGuard(context.clone());
             let layers = self.layers.clone();
             let run = Next { layers, handlers }.run(context);
             // A panic of a handler is a failure of its event, not the end of the agent.
             let ran = AssertUnwindSafe(run).catch_unwind().await;
-            ran.unwrap_or_else(|_| {
+            let ran = ran.unwrap_or_else(|_| {
                 error!("a handler has panicked");
                 Err(Error::other("a handler has panicked"))
-            })?;
+            });
+            // A turn that was stopped has been handled, however it ended.
+            if !turn.stopped.is_cancelled() {
+                ran?;
+            }
+            for taken in core.turns.end(&turn) {
+                if taken.opened.encrypted {
+                    core.remember(&taken.message).await;
+                }
+            }
         }
         if let Some(message) = handled {
             core.remember(&message).await;
@@ -142,31 +172,69 @@ impl Handlers {
         &self,
         core: &Core,
         event: &InboxEvent,
-        answered: Option<&Answered>,
-    ) -> Result<(Vec<Handler>, Option<Answer>)> {
-        let is_answer = |answered: &&Answered| {
-            let kind = answered.opened.content.get("type");
-            kind.is_some_and(|kind| kind == "answer") && !self.by_tag.is_empty()
+        answered: Option<Answered>,
+    ) -> Result<Call> {
+        let mut call = Call {
+            handlers: Vec::new(),
+            answered,
+            answer: None,
+            approval: None,
         };
-        let Some(answered) = answered.filter(is_answer) else {
-            let handlers = self.by_event.get(&event.event);
-            return Ok((handlers.cloned().unwrap_or_default(), None));
+        let content = call.answered.as_ref().map(|it| &it.opened.content);
+        let kind = content.map(|content| ContentView::of(content).kind);
+        let name = match kind {
+            Some(ContentKind::Answer) if !self.by_tag.is_empty() => {
+                self.find_answer(core, &mut call).await?;
+                return Ok(call);
+            }
+            // The words of a decision come with the end of its approval.
+            Some(ContentKind::Decision) => return Ok(call),
+            Some(kind) if kind.is_change() => kind.name(),
+            _ => &event.event,
         };
-        let Some(question) = question_of(core, answered).await? else {
-            return Ok((Vec::new(), None));
+        let handlers = self.by_event.get(name);
+        call.handlers
+            .extend(handlers.into_iter().flatten().cloned());
+        if event.event == APPROVAL_CLOSED && !self.by_decision.is_empty() {
+            call.approval = core.approval_result(event).await?;
+            let name = call.approval.as_ref().map(|approval| &approval.name);
+            let handler = name.and_then(|name| self.by_decision.get(name));
+            call.handlers.extend(handler.cloned());
+        }
+        Ok(call)
+    }
+
+    async fn find_answer(&self, core: &Core, call: &mut Call) -> Result<()> {
+        let Some(answered) = &call.answered else {
+            return Ok(());
         };
-        let tag = question.get("tag").and_then(Value::as_str);
-        let handler = tag.and_then(|tag| self.by_tag.get(tag)).cloned();
-        let answer = answer_of(&question, &answered.opened.content);
-        Ok((handler.into_iter().collect(), Some(answer)))
+        if let Some(question) = question_of(core, answered).await? {
+            let tag = question.get("tag").and_then(Value::as_str);
+            let handler = tag.and_then(|tag| self.by_tag.get(tag));
+            call.handlers.extend(handler.cloned());
+            call.answer = Some(answer_of(&question, &answered.opened.content));
+        }
+        Ok(())
     }
 }
 
-async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
+/// The handlers of an event, and what they are told.
+struct Call {
+    handlers: Vec<Handler>,
+    answered: Option<Answered>,
+    answer: Option<Answer>,
+    approval: Option<ApprovalResult>,
+}
+
+pub(super) async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
     if event.event != MESSAGE {
         return Ok(Opened::Other);
     }
     let message = event.message()?;
+    if is_gone(&message) {
+        // It was deleted, or purged, before anybody has handled it.
+        return Ok(Opened::Repeated);
+    }
     let opened = if !is_sealed(&message) {
         open_clear(core, &message).await?
     } else if core.session.has_keys() {
@@ -205,7 +273,7 @@ async fn open_clear(core: &Core, message: &Message) -> Result<OpenedMessage> {
     Ok(clear_message(message))
 }
 
-enum Opened {
+pub(super) enum Opened {
     Message(Box<Answered>),
     /// It was handled before.
     Repeated,

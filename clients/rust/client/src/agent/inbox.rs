@@ -154,6 +154,7 @@ impl Inbox {
             {
                 self.core.tool_calls.deliver(outcome);
             }
+            self.core.turns.arrive(&event);
         }
         self.intake.send((event, standby)).ok();
     }

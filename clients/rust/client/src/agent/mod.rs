@@ -3,16 +3,22 @@
 //! A run is one future. To drop it has the effect of a crash: no event is lost, and no reply is
 //! doubled when the agent runs again.
 
+mod approvals;
 mod builder;
 mod context;
 mod core;
 mod dispatcher;
 mod handlers;
 mod inbox;
+mod manifest;
 mod outbox;
+mod raw_events;
+mod sends;
 mod stream;
+mod tickets;
 mod tool_calls;
 mod transports;
+mod turns;
 mod webhook;
 
 use std::{
@@ -27,7 +33,7 @@ use std::{
 use blindpipe_e2ee::{AgentKey, KeyId};
 use blindpipe_protocol::{
     grants::{Grant, RequestGrant},
-    ids::{AgentId, ConversationId, Principal},
+    ids::{AgentId, ConversationId, MessageId, Principal},
     text::{GrantReason, Scope, Secret},
     webhooks,
 };
@@ -37,11 +43,14 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::core::{restore_marks, store_marks};
 pub use self::{
+    approvals::{ApprovalDraft, ApprovalResult},
     builder::AgentBuilder,
     context::{Answer, Context, Question, SendOptions},
     handlers::Next,
+    raw_events::{RawEvent, RawEvents},
     stream::MessageStream,
     tool_calls::{CallResult, CallStatus, ToolCall},
+    turns::{BusyPolicy, SteerMessage},
     webhook::{Webhook, WebhookAnswer, WebhookSecrets, verify},
 };
 use self::{
@@ -52,7 +61,7 @@ use self::{
     webhook::Handling,
 };
 use crate::{
-    Clock, Error, FileStore, Result, Server,
+    Approval, Clock, Error, FileStore, Result, Server,
     transport::{Call, Socket, rng},
 };
 
@@ -247,6 +256,22 @@ impl Agent {
         }
     }
 
+    /// Any call as it is, with the agent's token; answers the body. `path` begins with `/` and may
+    /// have a query; `json` is the body.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for a method or a path that is none; every refusal of the service.
+    pub async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        json: Option<Vec<u8>>,
+    ) -> Result<Vec<u8>> {
+        let core = self.start().await?;
+        core.http.bytes(Call::raw(method, path, json)?).await
+    }
+
     /// Asks the person of a conversation for scopes of the agent's manifest. Repeated, it answers
     /// another request.
     ///
@@ -269,6 +294,42 @@ impl Agent {
         };
         let path = format!("/agents/{}/grants/request", self.id());
         core.http.data(Call::post(path, &body)).await
+    }
+
+    /// Asks people of a conversation for an approval, and answers at once. The decision comes to
+    /// the handler of [`AgentBuilder::on_decision`], perhaps days later, in any process. A draft with
+    /// a key is one question, however often it is asked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Context::reply`].
+    pub async fn approve(
+        &self,
+        conversation_id: ConversationId,
+        approval: &ApprovalDraft,
+    ) -> Result<Approval> {
+        let core = self.start().await?;
+        let id = self.question_id(approval.key.as_deref());
+        let now = self.clock().timestamp();
+        Box::pin(core.approve(conversation_id, id, now, approval)).await
+    }
+
+    /// An approval of this agent, as it stands.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn approval(&self, id: MessageId) -> Result<Approval> {
+        self.start().await?.approval(id).await
+    }
+
+    /// Takes an approval back that nobody has decided.
+    ///
+    /// # Errors
+    ///
+    /// `APPROVAL_CLOSED` if it is decided; every refusal of the service.
+    pub async fn withdraw(&self, id: MessageId) -> Result<Approval> {
+        self.start().await?.withdraw(id).await
     }
 
     /// Has events delivered to `url`, signed with `secret`. The receiver must be there: the service

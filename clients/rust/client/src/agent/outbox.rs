@@ -39,11 +39,19 @@ pub(super) struct Draft<'a> {
     pub(super) caused_at: Timestamp,
     /// The members that it names.
     pub(super) to: &'a [Principal],
+    /// The messages that a change is about. It is no reply to what is answered.
+    pub(super) refs: &'a [MessageId],
 }
 
 impl Draft<'_> {
+    /// The message that this is a reply to.
+    fn replied_to(&self) -> Option<&Answered> {
+        self.answered.filter(|_| self.refs.is_empty())
+    }
+
     fn in_reply_to(&self) -> Option<MessageId> {
-        self.answered.map(|answered| answered.message.message_id)
+        self.replied_to()
+            .map(|answered| answered.message.message_id)
     }
 }
 
@@ -65,8 +73,9 @@ impl Outbox<'_> {
         if !self.is_to_be_sealed(draft).await? {
             return Ok(raw(draft.content));
         }
-        let mut content = draft.content.clone();
-        if let Some(re) = draft.answered.and_then(|answered| answered.opened.re) {
+        let (id, content) = (draft.conversation_id, draft.content.clone());
+        let mut content = Box::pin(self.session.fitting(id, content)).await?;
+        if let Some(re) = draft.replied_to().and_then(|answered| answered.opened.re) {
             content.insert("re".to_owned(), to_base64(&re).into());
         }
         let place = Place::Message {
@@ -118,6 +127,7 @@ impl Outbox<'_> {
             client_message_id: Some(draft.client_message_id),
             in_reply_to: draft.in_reply_to(),
             recipients: (!draft.to.is_empty()).then(|| draft.to.to_vec()),
+            refs: (!draft.refs.is_empty()).then(|| draft.refs.to_vec()),
             ..SendMessage::new(payload)
         };
         let call = Call::post(self.path(draft.conversation_id), &body).repeatable();
@@ -130,7 +140,7 @@ impl Outbox<'_> {
     }
 
     /// An earlier run sent it: a sealed repeat always differs, and so may a model's answer.
-    async fn earlier_run(&self, draft: &Draft<'_>, conflict: &ApiError) -> Result<Sent> {
+    pub(super) async fn earlier_run(&self, draft: &Draft<'_>, conflict: &ApiError) -> Result<Sent> {
         let earlier = match self.message_of(draft, conflict) {
             Some(message) if self.is_own(&message).await? => Some(sent_of(&message)),
             Some(_) => None,
@@ -162,9 +172,12 @@ impl Outbox<'_> {
             },
             payload: Some(payload),
             purged: false,
+            deleted_at: None,
+            deleted_by: None,
             recipients: None,
             client_message_id: Some(draft.client_message_id),
             in_reply_to: draft.in_reply_to(),
+            refs: None,
             hop: 0,
             created_at: draft.caused_at,
         })
@@ -210,6 +223,27 @@ impl Outbox<'_> {
         Ok((page.data, page.next_cursor))
     }
 
+    /// A message that this agent has sent, opened; none if it is not there, or deleted.
+    pub(super) async fn own(&self, sent: &Sent) -> Result<Option<Answered>> {
+        let (of, id) = (sent.conversation_id, sent.message_id);
+        let mut found = self.session.messages_since(of, sent.seq, &[id]).await?;
+        let message = found
+            .remove(&id)
+            .filter(|message| message.payload.is_some());
+        let Some(message) = message else {
+            return Ok(None);
+        };
+        let opened = self.open_own(&message).await?;
+        Ok(opened.map(|opened| Answered { message, opened }))
+    }
+
+    /// Has the service forget the payload of a message of this agent.
+    pub(super) async fn delete(&self, sent: &Sent) -> Result<()> {
+        let path = format!("{}/{}", self.path(sent.conversation_id), sent.message_id);
+        let call = Call::delete(path).repeatable();
+        self.http.data::<serde_json::Value>(call).await.map(drop)
+    }
+
     /// This agent's question, opened; none if the history does not have it.
     pub(super) async fn question(&self, answer: &Message) -> Result<Option<OpenedMessage>> {
         let mut cursor = Some(answer.message_id.to_string());
@@ -229,7 +263,7 @@ impl Outbox<'_> {
         Ok(None)
     }
 
-    async fn open_own(&self, message: &Message) -> Result<Option<OpenedMessage>> {
+    pub(super) async fn open_own(&self, message: &Message) -> Result<Option<OpenedMessage>> {
         if !self.is_own(message).await? {
             return Ok(None);
         }

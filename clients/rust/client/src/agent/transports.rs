@@ -152,6 +152,8 @@ impl SocketOwner for SocketReader {
                 agent_id: self.core.agent_id,
                 token: self.core.token.clone(),
                 resume,
+                mode: None,
+                group: None,
             }))
         };
         auth.boxed()

@@ -216,11 +216,14 @@ impl Webhook {
 
     async fn process(&self, event: InboxEvent, replayed: bool) -> Result<()> {
         let core = self.agent.start().await?;
+        core.check_key_daily().await;
+        let event = Box::pin(core.session.resolved_event(event)).await?;
         if event.event == "artifact_response"
             && let Some(outcome) = event.data::<ToolCallOutcome>()
         {
             core.tool_calls.deliver(outcome);
         }
+        core.turns.arrive(&event);
         core.session.observe(&event).await;
         let stopping = CancellationToken::new();
         let _stop = stopping.clone().drop_guard();

@@ -32,14 +32,34 @@ pub(super) struct Identity {
     pub(super) key_backup: Option<KeyBackupSummary>,
 }
 
+impl Identity {
+    /// Whether both are the same person on the same device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.user_id == other.user_id && self.device_id == other.device_id
+    }
+}
+
 #[derive(Default)]
 struct State {
     token: Option<(String, Instant)>,
     /// The refresh cookie: name and value.
     cookie: Option<String>,
+    /// The cookie that the store had when it was last read.
+    stored: Option<String>,
     identity: Option<Identity>,
     /// Of the sign-in, if it was by a password.
     password: Option<AccountPassword>,
+}
+
+impl State {
+    /// Takes the store's cookie, if another process has written it since the last look. One that
+    /// stayed there because a write failed is worth nothing any more.
+    fn take_up(&mut self, stored: String) {
+        if self.stored.as_ref() != Some(&stored) {
+            self.cookie = Some(stored.clone());
+            self.stored = Some(stored);
+        }
+    }
 }
 
 pub(super) struct Account {
@@ -47,8 +67,21 @@ pub(super) struct Account {
     public: Http,
     state: Mutex<State>,
     renewal: tokio::sync::Mutex<()>,
-    /// Told of each new cookie.
-    changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    /// Other processes may have the same session.
+    shared: Mutex<Option<Arc<dyn Shared>>>,
+}
+
+/// Where the session is kept, perhaps for several processes. Of two that renew it with the same
+/// cookie, the second one looks like a thief.
+pub(super) trait Shared: Send + Sync {
+    /// Keeps other processes from renewing the session.
+    fn lock(&self) -> BoxFuture<'_, Result<Box<dyn Send>>>;
+
+    /// The cookie that is stored for this identity.
+    fn cookie(&self, of: &Identity) -> Option<String>;
+
+    /// Stores the session as it is now.
+    fn changed(&self);
 }
 
 impl Account {
@@ -58,12 +91,12 @@ impl Account {
             public: Http::new(client, server.url(), hooks, None),
             state: Mutex::default(),
             renewal: tokio::sync::Mutex::default(),
-            changed: Mutex::default(),
+            shared: Mutex::default(),
         }))
     }
 
-    pub(super) fn on_change(&self, changed: impl Fn() + Send + Sync + 'static) {
-        *self.changed.lock() = Some(Box::new(changed));
+    pub(super) fn share(&self, shared: impl Shared + 'static) {
+        *self.shared.lock() = Some(Arc::new(shared));
     }
 
     /// The identity of the person who is signed in.
@@ -80,7 +113,7 @@ impl Account {
     pub(super) fn adopt(&self, identity: Identity, cookie: String) {
         let mut state = self.state.lock();
         state.identity = Some(identity);
-        state.cookie = Some(cookie);
+        state.take_up(cookie);
     }
 
     /// A call that needs no credential.
@@ -186,6 +219,24 @@ impl Account {
 
     /// A new access token and a new cookie. False if the session has ended.
     pub(super) async fn refresh(&self) -> Result<bool> {
+        let shared = self.shared.lock().clone();
+        let _lock = match &shared {
+            Some(shared) => Some(shared.lock().await?),
+            None => None,
+        };
+        if let Some(shared) = &shared
+            && let Some(cookie) = shared.cookie(&self.identity()?)
+        {
+            self.state.lock().take_up(cookie);
+        }
+        let is_live = self.renew_alone().await?;
+        if let Some(shared) = shared.filter(|_| is_live) {
+            shared.changed();
+        }
+        Ok(is_live)
+    }
+
+    async fn renew_alone(&self) -> Result<bool> {
         let call = Call::post("/auth/refresh", &serde_json::json!({})).repeatable();
         let fresh = match self.send(call).await {
             Ok(answer) => answer.json::<Data<Refreshed>>()?.data,
@@ -197,9 +248,6 @@ impl Account {
             return Ok(false);
         }
         self.take(fresh.access_token.expose(), fresh.expires_in_seconds);
-        if let Some(changed) = &*self.changed.lock() {
-            changed();
-        }
         Ok(true)
     }
 

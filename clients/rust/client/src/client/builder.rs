@@ -1,6 +1,9 @@
 //! How a person's client begins.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use blindpipe_e2ee::{
     consent::{Sensitivity, Tool},
@@ -10,15 +13,20 @@ use blindpipe_protocol::{
     accounts::{CodeSent, Login, LoginCode, Register, Scene, SendCode},
     text::{DeviceId, DeviceName, DisplayName, EmailAddress, Locale, MailedCode, Platform, Secret},
 };
-use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 use tracing::warn;
 
-use super::{Client, Held, Inner, Tools, account::Account, state, tool_requests::ToolHandler};
+use super::{
+    Client, Held, Inner, Tools,
+    account::{Account, Identity, Shared},
+    state,
+    tool_requests::ToolHandler,
+};
 use crate::{
-    Clock, Content, Error, Hook, Result, Server, Store,
+    Clock, Content, Error, Hook, Part, Result, Server, Store,
     hooks::Hooks,
     transport::{Bearer, Http, new_id},
 };
@@ -267,13 +275,11 @@ impl ClientBuilder {
         let document = self.load()?;
         // A document of another person or device is not this one's.
         let before = state::restore_identity(&document["session"]);
-        let is_own = before.is_some_and(|(before, _)| {
-            before.user_id == identity.user_id && before.device_id == identity.device_id
-        });
+        let is_own = before.is_some_and(|(before, _)| before.is(&identity));
         let document = if is_own { document } else { Value::Null };
         let client = self.client(account, document)?;
         client.keep_keys()?;
-        client.save()?;
+        client.save_session()?;
         Ok(client)
     }
 
@@ -301,18 +307,43 @@ impl ClientBuilder {
                 ..Held::default()
             }),
             turns: Mutex::default(),
+            socket: Mutex::default(),
         }));
-        let weak = Arc::downgrade(&client.0);
-        client.0.account.on_change(move || {
-            // The refresh cookie of before is worth nothing any more.
-            if let Some(inner) = weak.upgrade() {
-                let client = Client(inner);
-                if client.save().is_err() {
-                    client.tell(&Hook::StoreFailed);
-                }
-            }
-        });
+        client.0.account.share(Sharing(Arc::downgrade(&client.0)));
         Ok(client)
+    }
+}
+
+/// The store of a client, as far as it lives.
+struct Sharing(Weak<Inner>);
+
+impl Shared for Sharing {
+    fn lock(&self) -> BoxFuture<'_, Result<Box<dyn Send>>> {
+        let store = self.0.upgrade().and_then(|inner| inner.store.clone());
+        let lock = async {
+            let Some(store) = store else {
+                return Ok::<Box<dyn Send>, _>(Box::new(()));
+            };
+            let lock = tokio::task::spawn_blocking(move || store.lock(Part::Renewal));
+            lock.await.map_err(Error::other)?.map_err(Error::Store)
+        };
+        lock.boxed()
+    }
+
+    fn cookie(&self, of: &Identity) -> Option<String> {
+        let store = self.0.upgrade()?.store.clone()?;
+        let document = state::read(store.load().ok()?).ok()?;
+        let (identity, cookie) = state::restore_identity(&document["session"])?;
+        identity.is(of).then_some(cookie)
+    }
+
+    fn changed(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            let client = Client(inner);
+            if client.save_session().is_err() {
+                client.tell(&Hook::StoreFailed);
+            }
+        }
     }
 }
 

@@ -5,17 +5,17 @@ use blindpipe_protocol::{
     conversations::{Conversation as Info, MarkRead, ReadMark},
     groups::{AddAgent, AddMembers, Addition, AgentInstance, Removal, Visibility},
     ids::{AgentId, ConversationId, MessageId, Principal, UserId},
-    messages::{Message, SendMessage, Sent},
+    messages::{self, Message, SendMessage, Sent},
     raw::RawJson,
 };
 use serde_json::json;
 
 use super::Client;
 use crate::{
-    Content, Error, NewFile, OpenedMessage, Result,
-    content::{self, Body},
+    Content, Error, FileDetails, NewFile, OpenedMessage, Result,
+    content::{self, Body, NewChange},
     files,
-    session::{SealOptions, clear_message, is_sealed, payload_of, raw},
+    session::{SealOptions, clear_message, is_gone, is_sealed, payload_of, raw},
     transport::{Call, new_id},
 };
 
@@ -28,6 +28,21 @@ pub struct SendOptions {
     pub in_reply_to: Option<Received>,
     /// The members that it names. `addressed` agents among them can read it too.
     pub to: Vec<Principal>,
+    /// The messages that it concerns, in clear.
+    pub refs: Vec<MessageId>,
+}
+
+/// A page of the history, for [`super::timeline()`].
+#[derive(Clone, Debug)]
+pub struct HistoryPage {
+    /// The newest first.
+    pub messages: Vec<Received>,
+    /// The messages that refer to one of them, by rising `seq`.
+    pub refs: Vec<Received>,
+    /// There are more of them.
+    pub refs_truncated: bool,
+    /// The cursor of the next page.
+    pub next_cursor: Option<MessageId>,
 }
 
 /// A message, opened if it opens. Nothing of what does not open is shown as said by anybody.
@@ -40,6 +55,12 @@ pub struct Received {
 }
 
 impl Received {
+    /// Whether its payload is gone. Then it is shown as deleted.
+    #[must_use]
+    pub const fn is_deleted(&self) -> bool {
+        is_gone(&self.message)
+    }
+
     /// The text of a text message that opened, else "".
     #[must_use]
     pub fn text(&self) -> &str {
@@ -118,6 +139,7 @@ impl Conversation {
             client_message_id: Some(id),
             in_reply_to,
             recipients: (!options.to.is_empty()).then(|| options.to.clone()),
+            refs: (!options.refs.is_empty()).then(|| options.refs.clone()),
             ..SendMessage::new(payload)
         };
         let call = Call::post(format!("/conversations/{}/messages", self.id), &body);
@@ -126,9 +148,9 @@ impl Conversation {
         Ok(sent)
     }
 
-    async fn payload(
+    pub(super) async fn payload(
         &self,
-        mut content: Content,
+        content: Content,
         id: MessageId,
         options: &SendOptions,
     ) -> Result<RawJson> {
@@ -150,6 +172,7 @@ impl Conversation {
             Writing::Encrypted => {}
         }
         drop(entry);
+        let mut content = Box::pin(session.fitting(self.id, content)).await?;
         self.client.rotate_if_due(self.id, answering).await?;
         if let Some(re) = opened.and_then(|opened| opened.re) {
             content.insert("re".to_owned(), to_base64(&re).into());
@@ -168,6 +191,76 @@ impl Conversation {
         // goes back behind them.
         self.client.save_if_dirty();
         Ok(payload_of(&sealed))
+    }
+
+    /// Answers a message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn reply(&self, message: &Received, content: impl Into<Body>) -> Result<Sent> {
+        let options = SendOptions {
+            in_reply_to: Some(message.clone()),
+            ..SendOptions::default()
+        };
+        self.send_with(content, options).await
+    }
+
+    /// Replaces the content of a text or a file that this person has sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for the message of somebody else; else as [`Self::send`].
+    pub async fn edit(&self, message: &Received, content: impl Into<Body>) -> Result<Sent> {
+        if !self.is_own(message)? {
+            return Err(Error::Usage("only the author edits a message"));
+        }
+        self.change(message, NewChange::Edit(content.into().0))
+            .await
+    }
+
+    /// Takes a message back: its author says so, and the service forgets the payload. An owner or
+    /// an admin of a group can delete the messages of others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn delete(&self, message: &Received) -> Result<()> {
+        if message.opened.is_ok() && self.is_own(message)? {
+            self.change(message, NewChange::Delete).await?;
+        }
+        let id = message.message.message_id;
+        let call = Call::delete(format!("/conversations/{}/messages/{id}", self.id));
+        let http = self.client.http();
+        http.data::<serde_json::Value>(call.repeatable())
+            .await
+            .map(drop)
+    }
+
+    /// Puts an emoji beside a message, or takes one's own away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Decrypt`] for a message that does not open; else as [`Self::send`].
+    pub async fn react(&self, message: &Received, emoji: &str, remove: bool) -> Result<Sent> {
+        let is_removed = remove;
+        let change = NewChange::Reaction { emoji, is_removed };
+        self.change(message, change).await
+    }
+
+    fn is_own(&self, message: &Received) -> Result<bool> {
+        Ok(message.message.sender.id == Principal::User(self.client.user_id()?))
+    }
+
+    async fn change(&self, message: &Received, change: NewChange<'_>) -> Result<Sent> {
+        let opened = message.opened.as_ref();
+        let opened = opened.map_err(|reason| Error::Decrypt(*reason))?;
+        let id = message.message.message_id;
+        let options = SendOptions {
+            refs: vec![id],
+            ..SendOptions::default()
+        };
+        self.send_with(change.of(id, opened)?, options).await
     }
 
     /// Answers an agent's question with one of its choices.
@@ -192,8 +285,18 @@ impl Conversation {
     ///
     /// As [`Self::send`].
     pub async fn send_file(&self, file: NewFile) -> Result<Sent> {
+        self.send_file_with(file, FileDetails::default()).await
+    }
+
+    /// As [`Self::send_file`], with what readers show beside the name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn send_file_with(&self, file: NewFile, details: FileDetails) -> Result<Sent> {
         let http = self.client.http();
-        let content = Box::pin(files::upload(http, "/files", self.id, file)).await?;
+        let mut content = Box::pin(files::upload(http, "/files", self.id, file)).await?;
+        details.add_to(&mut content);
         self.send(content).await
     }
 
@@ -204,6 +307,29 @@ impl Conversation {
     /// [`Error::Usage`] if the content is no file, [`Error::Decrypt`] if the bytes are others.
     pub async fn download(&self, content: &Content) -> Result<Vec<u8>> {
         files::download(self.client.http(), content).await
+    }
+
+    /// Stops what agents do here: all of it, or an agent's, or the answer to a message. Answers the
+    /// number of agents that were told.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn stop(
+        &self,
+        agent_id: Option<AgentId>,
+        in_reply_to: Option<MessageId>,
+    ) -> Result<u64> {
+        #[derive(serde::Deserialize)]
+        struct Stopped {
+            stopped: u64,
+        }
+        let mut body = serde_json::Map::new();
+        body.extend(agent_id.map(|id| ("agent_id".to_owned(), json!(id))));
+        body.extend(in_reply_to.map(|id| ("in_reply_to".to_owned(), json!(id))));
+        let call = Call::post(format!("/conversations/{}/stop", self.id), &body);
+        let told: Stopped = self.client.http().data(call.repeatable()).await?;
+        Ok(told.stopped)
     }
 
     /// Makes a fresh secret at once. One that is merely old goes on for ten minutes if the server
@@ -227,9 +353,37 @@ impl Conversation {
             .query("limit", Some(100))
             .query("cursor", before);
         let page = self.client.http().page::<Message>(call).await?;
-        let mut received = Vec::with_capacity(page.data.len());
-        // A message is known before the replies to it.
-        for message in page.data.into_iter().rev() {
+        self.open_page(page.data).await
+    }
+
+    /// A page of the history from `before` on, with the messages that refer to one of it.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn history_page(&self, before: Option<MessageId>) -> Result<HistoryPage> {
+        let call = Call::get(format!("/conversations/{}/messages", self.id))
+            .query("limit", Some(100))
+            .query("include", Some("refs"))
+            .query("cursor", before);
+        let page: messages::HistoryPage = self.client.http().json(call).await?;
+        let messages = self.open_page(page.data).await?;
+        let mut refs = Vec::new();
+        for message in page.refs.into_iter().flatten() {
+            refs.push(self.open(message, false).await?);
+        }
+        Ok(HistoryPage {
+            messages,
+            refs,
+            refs_truncated: page.refs_truncated == Some(true),
+            next_cursor: page.next_cursor,
+        })
+    }
+
+    /// A message is known before the replies to it.
+    async fn open_page(&self, page: Vec<Message>) -> Result<Vec<Received>> {
+        let mut received = Vec::with_capacity(page.len());
+        for message in page.into_iter().rev() {
             received.push(self.open(message, false).await?);
         }
         received.reverse();

@@ -50,6 +50,23 @@ impl Devices<'_> {
         }
     }
 
+    /// The id of the key that the directory shows for a device of this person, in hex.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn shown_key(&self, device_id: &str) -> Result<Option<String>> {
+        let directory = self.directory().await?;
+        let mut shown = directory.devices.into_iter();
+        let shown = shown.find(|device| device.device_id == device_id);
+        Ok(shown.map(|device| device.key_id))
+    }
+
+    async fn directory(&self) -> Result<KeyDirectory> {
+        let call = Call::get(format!("/keys/users/{}/devices", self.0.user_id()?));
+        self.0.http().data(call).await
+    }
+
     /// Revokes a device at once. The conversations of the last seven days get fresh secrets now,
     /// the others with the next sends.
     ///
@@ -65,6 +82,33 @@ impl Devices<'_> {
         Ok(revoked)
     }
 
+    /// The other devices whose keys `device_id` introduced, directly or by another one: after a
+    /// theft, these may be the thief's. This device is not among them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] before this device has keys; every refusal of the service.
+    pub async fn introduced_by(&self, device_id: &str) -> Result<Vec<String>> {
+        let (session, own) = (self.0.session()?, self.0.device_id()?);
+        session.read_keys(session.me).await?;
+        let found = session.introduced_by(device_id);
+        Ok(found.into_iter().filter(|id| *id != own).collect())
+    }
+
+    /// Revokes a device, and those that [`Self::introduced_by`] names.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::introduced_by`].
+    pub async fn revoke_with_introduced(&self, device_id: &str) -> Result<()> {
+        let others = self.introduced_by(device_id).await?;
+        for other in others {
+            self.revoke(&other).await?;
+        }
+        self.revoke(device_id).await?;
+        Ok(())
+    }
+
     /// Makes keys for this device and backs them up under `password`: 12 characters or more, and
     /// not the account's.
     ///
@@ -73,11 +117,29 @@ impl Devices<'_> {
     /// `malformed` for a password that is too short, and for that of this run's sign-in, which the
     /// server has seen; every refusal of the service.
     pub async fn create(&self, password: &str) -> Result<()> {
+        self.check_password(password)?;
+        self.set_up(password, Vec::new(), None).await
+    }
+
+    /// Backs this device's keys up once more, under another protection password. The service keeps
+    /// the last ten backups of a device, and those of before open with their own password.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create`]; [`Error::KeyUnavailable`] before this device has keys.
+    pub async fn back_up(&self, password: &str) -> Result<()> {
+        self.check_password(password)?;
+        let keys = self.0.0.held.lock().keys.clone();
+        let keys = keys.ok_or(Error::KeyUnavailable("this device has no keys yet"))?;
+        self.store_backup(password, &keys, None).await
+    }
+
+    fn check_password(&self, password: &str) -> Result<()> {
         backup::check_password(password)?;
         if self.0.0.account.is_password(password) {
             return Err(blindpipe_e2ee::Error::Malformed.into());
         }
-        self.set_up(password, Vec::new(), None).await
+        Ok(())
     }
 
     /// Reads the newest backup that opens. Backups of keys that the directory shows go first.
@@ -90,8 +152,7 @@ impl Devices<'_> {
         let user_id = self.0.user_id()?;
         let call = Call::get("/keys/backup");
         let mut backups = self.0.http().page::<KeyBackup>(call).await?.data;
-        let call = Call::get(format!("/keys/users/{user_id}/devices"));
-        let directory: KeyDirectory = self.0.http().data(call).await?;
+        let directory = self.directory().await?;
         backups.sort_by_key(|backup| !is_shown(&directory, backup));
         let mut fault = Error::Decrypt(blindpipe_e2ee::Error::NoEpochKey);
         for backup in backups {
@@ -137,26 +198,37 @@ impl Devices<'_> {
             Some(by) => Some(introduction(&by, user_id, &device_id, keys.public())?),
             None => None,
         };
+        let signer = keys;
+        let keys = DeviceKeys { signer, earlier };
+        // Held before they are shown: keys that are lost cannot be opened with.
+        self.0.hold(keys.clone())?;
+        self.store_backup(password, &keys, introduction).await
+    }
+
+    async fn store_backup(
+        &self,
+        password: &str,
+        keys: &DeviceKeys,
+        introduction: Option<Introduction>,
+    ) -> Result<()> {
+        let (user_id, device_id) = (self.0.user_id()?, self.0.device_id()?);
+        let DeviceKeys { signer, earlier } = keys;
         let key = derived(password, None).await?;
         let user = user_id.0.into_bytes();
         let Backup { backup_a, backup_b } =
-            backup::seal(&key, user, &device_id, &keys, &earlier, &mut rng())?;
+            backup::seal(&key, user, &device_id, signer, earlier, &mut rng())?;
         let body = PutKeyBackup {
             backup_a: Blob(backup_a),
             backup_b: Blob(backup_b),
             argon2_salt: Key32(*key.salt()),
             argon2_params: params(key.costs()),
-            public_key: Key32(*keys.public().public_key()),
-            signing_public_key: Key32(*keys.public().signing_public_key()),
+            public_key: Key32(*signer.public().public_key()),
+            signing_public_key: Key32(*signer.public().signing_public_key()),
             device_id: DeviceId(device_id),
             version: None,
             introduction,
             schemes: Some(vec![Scheme("bp1".to_owned())]),
         };
-        // Held before they are shown: keys that are lost cannot be opened with.
-        let signer = keys;
-        let keys = DeviceKeys { signer, earlier };
-        self.0.hold(keys)?;
         let call = Call::post("/keys/backup", &body);
         self.0.http().data::<StoredKeyBackup>(call).await?;
         Ok(())

@@ -1,44 +1,32 @@
 //! A person's events, over a socket that reconnects.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
-use blindpipe_e2ee::{
-    Error::{Clear, Malformed},
-    envelope::Place,
-};
+use blindpipe_e2ee::Error::Malformed;
 use blindpipe_protocol::{
     cursor::Cursor,
     events::Event,
     frames::{Auth, ClientFrame, Ready, ResyncRequired, UserAuth},
-    ids::{ConnectionId, ConversationId, EventId, MessageId, Principal},
+    ids::{ConnectionId, ConversationId, EventId, Principal},
     inbox::AckFrame,
     messages::Message,
-    streams::StreamDelta,
     text::Secret,
     tool_calls::ToolCall,
     typing::TypingNotice,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{Client, Conversation, Received, ToolRequest};
+use super::{Client, Conversation, Received, ToolRequest, streams::StreamReader};
 use crate::{
     Error, Hook, InboxEvent, Result,
-    session::{Found, message_id},
     transport::{Frame, Load, Socket, SocketOwner},
 };
-
-/// The streams that are known, and the messages that ended streams.
-const MAX_STREAMS: usize = 1000;
 
 /// Something that a person sees happen.
 #[non_exhaustive]
@@ -67,6 +55,41 @@ pub enum ClientEvent {
         n: u64,
         /// The text to add.
         append: String,
+        /// The agent.
+        sender: Principal,
+    },
+    /// All that an agent has written so far. It replaces the pieces before.
+    Checkpoint {
+        /// Where it is written.
+        conversation_id: ConversationId,
+        /// The `client_message_id` of the message that will end it.
+        stream_id: String,
+        /// The number of the last piece in it.
+        n: u64,
+        /// The whole text.
+        text: String,
+        /// The agent.
+        sender: Principal,
+    },
+    /// The activity of an agent that writes nothing, such as a search. The next piece ends it.
+    Status {
+        /// Where it is shown.
+        conversation_id: ConversationId,
+        /// The stream.
+        stream_id: String,
+        /// The activity in words.
+        text: String,
+        /// The agent.
+        sender: Principal,
+    },
+    /// A stream ended without a message.
+    StreamCancelled {
+        /// Where it was written.
+        conversation_id: ConversationId,
+        /// The stream.
+        stream_id: String,
+        /// The agent's reason, or the server's.
+        reason: Option<String>,
         /// The agent.
         sender: Principal,
     },
@@ -161,20 +184,17 @@ pub struct Events {
     is_checked: bool,
     closing: CancellationToken,
     running: JoinSet<Result<()>>,
-    /// Messages that are there: their streams are shown no more.
-    finished: VecDeque<MessageId>,
-    /// The lowest number that the next piece of a stream may have.
-    next_piece: HashMap<(Principal, String), u64>,
+    streams: StreamReader,
 }
 
 /// An event and a conversation, as far as the frame names them.
 type Origin = (Option<EventId>, Option<ConversationId>);
 
 impl Events {
-    pub(super) fn new(client: Client, socket: Socket) -> Self {
+    pub(super) fn new(client: Client, socket: Arc<Socket>) -> Self {
         let (sender, frames) = mpsc::unbounded_channel();
         let load = Arc::<Load>::default();
-        let (socket, closing) = (Arc::new(socket), CancellationToken::new());
+        let closing = CancellationToken::new();
         let owner = Owner {
             client: client.clone(),
             frames: sender,
@@ -196,8 +216,7 @@ impl Events {
             is_checked: false,
             closing,
             running,
-            finished: VecDeque::new(),
-            next_piece: HashMap::new(),
+            streams: StreamReader::default(),
         }
     }
 
@@ -278,13 +297,10 @@ impl Events {
                 self.client.save_if_dirty();
                 self.shown(read, origin.unwrap_or_default())
             }
-            "stream.delta" => {
-                let delta = frame.parse::<StreamDelta>();
-                let origin = (None, delta.as_ref().map(|it| it.conversation_id));
-                let read = match delta {
-                    Some(delta) => self.read_delta(delta).await,
-                    None => Err(Malformed.into()),
-                };
+            kind if kind.starts_with("stream.") => {
+                let origin = (None, StreamReader::origin(&frame));
+                let (client, socket) = (&self.client, &self.socket);
+                let read = self.streams.read(&frame, client, socket).await;
                 self.shown(read, origin)
             }
             "typing" => Ok(frame.parse().map(ClientEvent::Typing)),
@@ -369,6 +385,7 @@ impl Events {
         let conversation = self.client.conversation(message.conversation_id);
         let received = conversation.open(message, true).await?;
         match &received.opened {
+            Err(_) if received.is_deleted() => {}
             Err(reason) => {
                 let origin = (Some(event.event_id), event.conversation_id);
                 self.undecryptable(*reason, origin);
@@ -378,10 +395,7 @@ impl Events {
                 if opened.encrypted {
                     self.client.session()?.remember(&received.message).await;
                 }
-                self.finished.extend(received.message.client_message_id);
-                if self.finished.len() > MAX_STREAMS {
-                    self.finished.pop_front();
-                }
+                self.streams.finish(received.message.client_message_id);
             }
         }
         Ok(Some(ClientEvent::Message {
@@ -389,56 +403,5 @@ impl Events {
             conversation,
             received: Box::new(received),
         }))
-    }
-
-    /// A delta counts only while its message is not there, for some minutes, and above the pieces
-    /// before it: a piece that comes again is not shown again.
-    async fn read_delta(&mut self, delta: StreamDelta) -> Result<Option<ClientEvent>> {
-        let stream_id = delta.stream_id.as_str().to_owned();
-        let ended = blindpipe_e2ee::ids::from_ulid(&stream_id).map(message_id);
-        if ended.is_some_and(|id| self.finished.contains(&id)) {
-            return Ok(None);
-        }
-        let piece = (delta.sender.id, stream_id.clone());
-        if self
-            .next_piece
-            .get(&piece)
-            .is_some_and(|next| delta.n < *next)
-        {
-            return Ok(None);
-        }
-        let opened = self.open_delta(&delta).await?;
-        if self.next_piece.len() >= MAX_STREAMS {
-            self.next_piece.clear();
-        }
-        self.next_piece.insert(piece, delta.n.saturating_add(1));
-        Ok(Some(ClientEvent::Delta {
-            conversation_id: delta.conversation_id,
-            stream_id,
-            n: delta.n,
-            append: opened["append"].as_str().unwrap_or_default().to_owned(),
-            sender: delta.sender.id,
-        }))
-    }
-
-    async fn open_delta(&self, delta: &StreamDelta) -> Result<Value> {
-        // A piece that is no string came in clear.
-        let text: Option<String> = serde_json::from_str(delta.data.as_str()).ok();
-        let envelope = blindpipe_e2ee::from_base64(&text.ok_or(Clear)?)?;
-        let session = self.client.session()?;
-        let place = Place::Delta {
-            stream_id: delta.stream_id.as_str().to_owned(),
-            n: delta.n,
-        };
-        let found = Found {
-            conversation_id: delta.conversation_id,
-            sender: delta.sender.id,
-            place: &place,
-            envelope: &envelope,
-            created_at: session.clock.now_ms(),
-            live: true,
-        };
-        let opened = session.open(&found).await?.opened;
-        Ok(opened.ok_or(Clear)?.json)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blindpipe_e2ee::{
-    KeyId, PrivateKeys, safety,
+    KeyId, PrivateKeys,
     trust::{Notice, Trust},
 };
 use blindpipe_protocol::ids::{AgentId, Principal};
@@ -14,7 +14,7 @@ use super::{
     state::{self, DeviceKeys},
 };
 use crate::{
-    Error, Hook, Result,
+    Error, Hook, Part, Result,
     agent::{restore_marks, store_marks},
     session::{Keys, Session, SessionParts, principal},
 };
@@ -31,45 +31,63 @@ impl Client {
         Ok(done)
     }
 
-    /// People compared the key. Keys that it introduced are verified with it.
+    /// 60 digits to compare with somebody: of all accepted keys of both, as the service lists them
+    /// now. Where a side has none, of those that wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::confirm`]; [`Error::Api`]; `unknown_sender_key` if a side has no keys.
+    pub async fn safety_number(&self, of: Principal) -> Result<String> {
+        let number = self.session()?.safety_number(of).await?;
+        self.save()?;
+        Ok(number)
+    }
+
+    /// People compared these digits: all keys of `of` that they stand for are verified. False if
+    /// they are not, or no longer, the digits of [`Self::safety_number`].
     ///
     /// # Errors
     ///
     /// As [`Self::confirm`].
-    pub fn verify(&self, of: Principal, key: KeyId) -> Result<bool> {
-        let done = self.session()?.verify(of, key);
-        self.save()?;
-        Ok(done)
+    pub fn verify(&self, of: Principal, number: &str) -> Result<bool> {
+        let whose = principal(of);
+        self.compare(of, |trust, now| trust.verify_number(whose, number, now))
     }
 
-    /// Follows an agent's link, which names its key.
+    /// People compared this key alone, for example by its id. All other keys wait from now on, but
+    /// for those that it introduced; [`Hook::Notice`] names them. False if the key was never shown,
+    /// or is retired.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::confirm`].
+    pub fn verify_key(&self, of: Principal, key: KeyId) -> Result<bool> {
+        let whose = principal(of);
+        self.compare(of, |trust, now| trust.verify(whose, key, now))
+    }
+
+    /// Follows an agent's link, which names its key. While the service does not list that key, all
+    /// keys that nobody verified wait.
     ///
     /// # Errors
     ///
     /// As [`Self::confirm`].
     pub fn link(&self, agent_id: AgentId, key: KeyId) -> Result<Vec<Notice>> {
-        let agent = principal(Principal::Agent(agent_id));
-        let session = self.session()?;
-        let now = session.clock.now_ms();
-        let notices = session.trust.lock().link(agent, key, now);
+        let of = Principal::Agent(agent_id);
+        let followed = |trust: &mut Trust, now| Some(trust.link(principal(of), key, now));
+        let notices = self.session()?.compare(of, followed);
         self.save()?;
-        Ok(notices)
+        Ok(notices.unwrap_or_default())
     }
 
-    /// 60 digits to compare with somebody, of this device's key and one of theirs.
-    ///
-    /// # Errors
-    ///
-    /// `unknown_sender_key` if the key was never shown.
-    pub fn safety_number(&self, of: Principal, key: KeyId) -> Result<String> {
-        let session = self.session()?;
-        let trust = session.trust.lock();
-        let pin = trust.pin(principal(of), key);
-        let pin = pin.ok_or(blindpipe_e2ee::Error::UnknownSenderKey)?;
-        let keys = session.keys.as_ref().map(|keys| keys.signer.public());
-        let keys = keys.ok_or(Error::KeyUnavailable("this device has no keys yet"))?;
-        let (me, other) = (principal(session.me), principal(of));
-        Ok(safety::number((me, keys), (other, &pin.keys)))
+    fn compare(
+        &self,
+        of: Principal,
+        compared: impl FnOnce(&mut Trust, u64) -> Option<Vec<Notice>>,
+    ) -> Result<bool> {
+        let done = self.session()?.compare(of, compared).is_some();
+        self.save()?;
+        Ok(done)
     }
 
     /// The id of this device's key.
@@ -135,12 +153,31 @@ impl Client {
         self.save()
     }
 
-    /// Stores everything that this client must not forget.
+    /// Stores everything that this client must not forget. Another process may have renewed the
+    /// session meanwhile, so a stored one stays.
     pub(super) fn save(&self) -> Result<()> {
+        self.store(true)
+    }
+
+    /// Stores everything, with the session as it is here.
+    pub(super) fn save_session(&self) -> Result<()> {
+        self.store(false)
+    }
+
+    fn store(&self, keeps_session: bool) -> Result<()> {
         let Some(store) = &self.0.store else {
             return Ok(());
         };
-        let document = self.document()?;
+        let mut document = self.document()?;
+        let _lock = store.lock(Part::Document).map_err(Error::Store)?;
+        if keeps_session {
+            let identity = self.0.account.identity()?;
+            let stored = state::read(store.load().map_err(Error::Store)?)?;
+            let before = state::restore_identity(&stored["session"]);
+            if before.is_some_and(|(before, _)| before.is(&identity)) {
+                document["session"] = stored["session"].clone();
+            }
+        }
         store
             .save(document.to_string().as_bytes())
             .map_err(Error::Store)

@@ -1,29 +1,35 @@
 //! A person's side: devices and their keys, conversations, tool calls, events.
 
 mod account;
+mod agents;
+mod approvals;
 mod builder;
+mod calls;
 mod conversation;
 mod devices;
 mod events;
 mod keys;
 mod rotation;
+mod sessions;
 mod state;
+mod streams;
+mod timeline;
 mod tool_requests;
+mod webhooks;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use blindpipe_e2ee::{consent::Consents, trust::Policy};
 use blindpipe_protocol::{
     accounts::KeyBackupSummary,
-    agents::{CreateAgent, CreatedAgent, Manifest},
     conversations::{Conversation as Info, OpenConversation, OpenGroup},
     grants::{DecideGrant, Decision, Grant},
     ids::{AgentId, ConversationId, GrantId, Principal, UserId},
     messages::{SendMessage, Sent},
-    text::{DisplayName, Title},
+    text::Title,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -33,11 +39,15 @@ use self::{
     state::{Choices, DeviceKeys},
 };
 pub use self::{
+    approvals::ApprovalRequest,
     builder::{ClientBuilder, Registration},
-    conversation::{Conversation, Received, SendOptions},
+    conversation::{Conversation, HistoryPage, Received, SendOptions},
     devices::{Devices, Restored},
     events::{ClientEvent, Events},
+    sessions::{Proof, Sessions},
+    timeline::{Reactions, TimelineItem, TimelineState, timeline},
     tool_requests::ToolRequest,
+    webhooks::Webhooks,
 };
 use crate::{
     Clock, Error, Hook, Result, Server, Store,
@@ -63,6 +73,8 @@ struct Inner {
     held: Mutex<Held>,
     /// The sends of a conversation, one after the other.
     turns: Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>,
+    /// The socket of the newest [`Client::events`].
+    socket: Mutex<Weak<Socket>>,
 }
 
 /// This device's keys, and the session that they make possible.
@@ -240,24 +252,6 @@ impl Client {
         self.http().data(call).await
     }
 
-    /// Creates an agent of this person. Its token is never shown again.
-    ///
-    /// # Errors
-    ///
-    /// Every refusal of the service.
-    pub async fn create_agent(
-        &self,
-        name: &str,
-        manifest: Option<&Manifest>,
-    ) -> Result<CreatedAgent> {
-        let body = CreateAgent {
-            display_name: DisplayName(name.to_owned()),
-            description: None,
-            manifest: manifest.map(raw),
-        };
-        self.http().data(Call::post("/agents", &body)).await
-    }
-
     /// A page of what agents asked to be allowed, newest first.
     ///
     /// # Errors
@@ -271,26 +265,27 @@ impl Client {
         Ok((page.data, page.next_cursor))
     }
 
-    /// Decides about an agent's request for scopes. An approval counts on this device too: tools of
-    /// these scopes run unasked, by their sensitivity.
+    /// Decides about an agent's request for scopes, as it was shown to the person. An approval counts
+    /// on this device too: tools of the scopes that were asked for and approved run unasked, by their
+    /// sensitivity. The service's answer adds none.
     ///
     /// # Errors
     ///
     /// Every refusal of the service.
-    pub async fn decide_grant(&self, id: GrantId, decision: Decision) -> Result<Grant> {
+    pub async fn decide_grant(&self, shown: &Grant, decision: Decision) -> Result<Grant> {
         let body = DecideGrant {
             decision,
             scopes: None,
         };
-        let call = Call::post(format!("/grants/{id}/decision"), &body);
-        let grant: Grant = self.http().data(call).await?;
+        let path = format!("/grants/{}/decision", shown.grant_id);
+        let grant: Grant = self.http().data(Call::post(path, &body)).await?;
         if decision == Decision::Approve {
+            let approved = shown.requested.iter().map(|asked| &asked.scope);
+            let approved = approved.filter(|scope| grant.scopes.contains(scope));
             self.consent(|consents, _, now| {
-                let agent = principal(Principal::Agent(grant.agent_id));
-                let conversation = grant.conversation_id.0.into_bytes();
-                for scope in &grant.scopes {
-                    consents.approve(conversation, agent, scope, now);
-                }
+                let agent = principal(Principal::Agent(shown.agent_id));
+                let conversation = shown.conversation_id.0.into_bytes();
+                approved.for_each(|scope| consents.approve(conversation, agent, scope, now));
             });
             self.save()?;
         }
@@ -350,7 +345,8 @@ impl Client {
     ///
     /// [`Error::Usage`] if the authority is no certificate.
     pub fn events(&self) -> Result<Events> {
-        let socket = Socket::new(&self.0.server, self.0.hooks.clone())?;
+        let socket = Arc::new(Socket::new(&self.0.server, self.0.hooks.clone())?);
+        *self.0.socket.lock() = Arc::downgrade(&socket);
         Ok(Events::new(self.clone(), socket))
     }
 

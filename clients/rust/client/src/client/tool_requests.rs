@@ -13,9 +13,10 @@ use blindpipe_e2ee::{
 };
 use blindpipe_protocol::{
     agents,
+    errors::Code,
     ids::Principal,
     text::AnswerReason,
-    tool_calls::{AnswerStatus, RespondArtifact, ToolCall, ToolCallState},
+    tool_calls::{AnswerStatus, ClaimArtifact, RespondArtifact, ToolCall, ToolCallState},
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -136,7 +137,8 @@ impl ToolRequest {
     }
 
     /// Runs the tool once, and answers with its result in this device's name. `run` gets the name
-    /// of the tool and the arguments. Whatever began before is not run again. A tool that this
+    /// of the tool and the arguments. Whatever began before is not run again. A request that names
+    /// no device runs on the first one that claims it; on the others nothing runs. A tool that this
     /// device does not know is answered `failed`, `unknown_tool`.
     ///
     /// # Errors
@@ -200,6 +202,9 @@ impl ToolRequest {
     where
         F: Future<Output = Result<Value>>,
     {
+        if !self.claim().await? {
+            return Ok(());
+        }
         self.is_approved.store(false, Ordering::Relaxed);
         if !self.begin()? {
             return Ok(());
@@ -214,6 +219,23 @@ impl ToolRequest {
                 let reason = Some("tool_failed");
                 self.respond(AnswerStatus::Failed, reason, &content).await
             }
+        }
+    }
+
+    /// Keeps a request that names no device for this one. False if another device has it.
+    async fn claim(&self) -> Result<bool> {
+        if self.request.device_id.is_some() {
+            return Ok(true);
+        }
+        let body = ClaimArtifact {
+            agent_id: Some(self.call.agent_id),
+        };
+        let path = format!("/artifact-requests/{}/claim", self.call.request_id);
+        let call = Call::post(path, &body).repeatable();
+        match self.client.http().data::<ToolCallState>(call).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Some(Code::AlreadyDecided) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -259,6 +281,7 @@ impl ToolRequest {
         let bytes = content.to_string();
         let sealed = session.seal(id, &place, bytes.as_bytes(), SealOptions::default());
         let body = RespondArtifact {
+            agent_id: Some(self.call.agent_id),
             status,
             reason: reason.map(|reason| AnswerReason(reason.to_owned())),
             payload: Some(payload_of(&sealed.await?)),

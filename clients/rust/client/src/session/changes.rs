@@ -1,8 +1,14 @@
 //! Changes of keys, members and secrets: told by events, by taps, or missed.
 
-use std::{collections::HashMap, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::atomic::Ordering,
+};
 
-use blindpipe_e2ee::{KeyId, Principal as Owner};
+use blindpipe_e2ee::{
+    KeyId, Principal as Owner,
+    trust::{Notice, Trust},
+};
 use blindpipe_protocol::{
     events::Event,
     group_keys::KeyRotation,
@@ -177,12 +183,35 @@ impl Session {
         done
     }
 
-    /// People compared the key.
-    pub(crate) fn verify(&self, of: Principal, key: KeyId) -> bool {
-        let now = self.clock.now_ms();
-        let done = self.trust.lock().verify(principal(of), key, now);
+    /// People compared keys, or followed a link: told, and shown to the conversations. Notices stand
+    /// in no single one.
+    pub(crate) fn compare(
+        &self,
+        of: Principal,
+        compared: impl FnOnce(&mut Trust, u64) -> Option<Vec<Notice>>,
+    ) -> Option<Vec<Notice>> {
+        let notices = compared(&mut self.trust.lock(), self.clock.now_ms())?;
+        self.tell(&notices, None);
         self.reconsider(principal(of));
-        done
+        Some(notices)
+    }
+
+    /// The devices of this person that another one introduced.
+    pub(crate) fn introduced_by(&self, device_id: &str) -> BTreeSet<String> {
+        let (me, now) = (principal(self.me), self.clock.now_ms());
+        self.trust.lock().introduced_by(me, device_id, now)
+    }
+
+    /// 60 digits of all keys of this principal and of `of`, as the directory lists them now.
+    pub(crate) async fn safety_number(&self, of: Principal) -> Result<String> {
+        for who in [self.me, of] {
+            self.read_keys(who).await?;
+        }
+        let number = self
+            .trust
+            .lock()
+            .safety_number(principal(of), self.clock.now_ms());
+        Ok(number.ok_or(blindpipe_e2ee::Error::UnknownSenderKey)?)
     }
 
     /// Reads again the messages that waited for a key.

@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Reads the keys of somebody who spoke in a conversation and may have left it.
-    pub(super) async fn read_speaker(&self, of: ConversationId, who: Principal) -> Result<()> {
+    pub(crate) async fn read_speaker(&self, of: ConversationId, who: Principal) -> Result<()> {
         let call = Call::get(format!("/keys/groups/{of}/recipients"));
         let call = call.query("principal_id", Some(who));
         match self.http.data::<KeyHolders>(call).await {
@@ -68,7 +68,7 @@ impl Session {
     }
 
     /// Reads the keys of a single principal, and pins what is new.
-    pub(super) async fn read_keys(&self, who: Principal) -> Result<()> {
+    pub(crate) async fn read_keys(&self, who: Principal) -> Result<()> {
         let read: Result<Vec<PublicKeys>> = match who {
             Principal::User(id) => {
                 let call = Call::get(format!("/keys/users/{id}/devices"));

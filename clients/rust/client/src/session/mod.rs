@@ -3,6 +3,8 @@
 mod answered;
 mod changes;
 mod directory;
+mod history;
+mod large;
 mod opening;
 mod types;
 
@@ -36,7 +38,8 @@ pub(crate) use self::{
     directory::{Recipient, hex, unhex},
     opening::{Found, foreign},
     types::{
-        clear_message, envelope_of, is_sealed, message_id, payload_of, principal, raw, unix_ms,
+        clear_message, envelope_of, is_gone, is_sealed, message_id, payload_of, principal, raw,
+        unix_ms,
     },
 };
 use crate::{

@@ -13,7 +13,8 @@ use blindpipe_protocol::{
 };
 
 use super::{
-    Entry, EntryGuard, OpenedMessage, OpenedSender, Session, count, envelope_of, principal, unix_ms,
+    Entry, EntryGuard, OpenedMessage, OpenedSender, Session, clear_message, count, envelope_of,
+    is_sealed, principal, unix_ms,
 };
 use crate::{Error, Result, store::Handled, transport::is_missing};
 
@@ -90,7 +91,8 @@ impl Session {
         live: bool,
     ) -> Result<OpenedMessage> {
         let envelope = envelope_of(message.payload.as_ref())?;
-        let id = message.client_message_id;
+        // A decision has no id of its own: it is named by the approval that it answers.
+        let id = message.client_message_id.or(message.in_reply_to);
         let id = id.ok_or(blindpipe_e2ee::Error::Malformed)?.0.into_bytes();
         let place = Place::Message {
             client_message_id: id,
@@ -111,7 +113,25 @@ impl Session {
         if live && !opened.is_replay {
             count(&mut entry, opened.epoch);
         }
-        Ok(opened)
+        drop(entry);
+        Box::pin(self.resolved(opened)).await
+    }
+
+    /// Opens a message, or takes it as it came in clear; none if it is neither.
+    pub(crate) async fn open_either(
+        &self,
+        message: &Message,
+        may_be_clear: bool,
+    ) -> Result<Option<OpenedMessage>> {
+        if !is_sealed(message) {
+            let is_clear = may_be_clear && !self.is_encrypted(message.conversation_id).await?;
+            return Ok(is_clear.then(|| clear_message(message)));
+        }
+        match self.open_message(message, false).await {
+            Ok(opened) => Ok(Some(opened)),
+            Err(Error::Decrypt(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// A message of one's own is stored: replies to it are told by its envelope.
@@ -177,12 +197,15 @@ fn opened_message(
 ) -> Result<OpenedMessage> {
     let sender = principal(found.sender);
     let opened = shown.opened.ok_or(blindpipe_e2ee::Error::Clear)?;
+    let source = String::from_utf8(opened.content);
+    let source = source.map_err(|_| blindpipe_e2ee::Error::NotJson)?;
     let serde_json::Value::Object(content) = opened.json else {
         return Err(blindpipe_e2ee::Error::NotJson.into());
     };
     let standing = shown.standing.unwrap_or(Standing::Waiting);
     Ok(OpenedMessage {
         content,
+        source,
         encrypted: true,
         sender: OpenedSender {
             principal: found.sender,

@@ -78,6 +78,8 @@ pub struct OpenedSender {
 pub struct OpenedMessage {
     /// The payload that would have gone in clear.
     pub content: Content,
+    /// Its exact text, as it was sealed. In clear, names are sorted and there are no spaces.
+    pub source: String,
     /// Whether it came encrypted.
     pub encrypted: bool,
     /// The sender.
@@ -118,6 +120,11 @@ pub(crate) fn unix_ms(at: Timestamp) -> u64 {
     u64::try_from(at.0.timestamp_millis()).unwrap_or_default()
 }
 
+/// Whether the service says that it has deleted or purged the payload.
+pub(crate) const fn is_gone(message: &Message) -> bool {
+    message.payload.is_none() && (message.deleted_at.is_some() || message.purged)
+}
+
 pub(crate) fn is_sealed(message: &Message) -> bool {
     #[derive(Deserialize)]
     struct Tag {
@@ -156,11 +163,16 @@ pub(crate) fn raw(value: &impl serde::Serialize) -> RawJson {
 /// A message that came in clear: nobody's word but the server's.
 pub(crate) fn clear_message(message: &Message) -> OpenedMessage {
     let payload = message.payload.as_ref().map(RawJson::as_str);
-    let content = payload.and_then(|payload| serde_json::from_str(payload).ok());
+    let content: Option<Content> = payload.and_then(|payload| serde_json::from_str(payload).ok());
+    let content = content.unwrap_or_default();
+    let source = content::encode(&content)
+        .ok()
+        .and_then(|it| String::from_utf8(it).ok());
     let Sender { id, device_id, .. } = message.sender.clone();
     let about = principal(id);
     OpenedMessage {
-        content: content.unwrap_or_default(),
+        content,
+        source: source.unwrap_or_default(),
         encrypted: false,
         sender: OpenedSender {
             principal: id,

@@ -6,13 +6,14 @@ use blindpipe_protocol::{
     envelope::{Data, List},
     errors::{Code, ErrorEnvelope},
 };
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use rand::RngExt;
 use reqwest::{Method, StatusCode, Url, header::HeaderMap};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
-use super::{full_jitter, pacer::Pacer, rng};
+use super::{full_jitter, pacer::Pacer, progress::Counted, rng};
 use crate::{
     ApiError, Error, Result,
     hooks::{Hook, Hooks},
@@ -24,6 +25,8 @@ const MAX_RETRY: Duration = Duration::from_secs(8);
 const MAX_LIMIT_WAIT: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
+/// What is larger tells how much of it has come.
+const LARGE_BYTES: u64 = 1024 * 1024;
 const DEFAULT_LIMIT_WAIT: Duration = Duration::from_secs(1);
 
 /// The credential of a moment.
@@ -50,7 +53,7 @@ struct Inner {
 enum Body {
     None,
     Json(Vec<u8>),
-    Bytes(Vec<u8>),
+    Bytes(Bytes),
 }
 
 /// A call. Every try sends equal bytes.
@@ -93,6 +96,28 @@ impl Call {
         Self::with_json(Method::PUT, path.into(), body)
     }
 
+    /// Any call, its body as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for a method or a path that is none.
+    pub(crate) fn raw(method: &str, path: &str, json: Option<Vec<u8>>) -> Result<Self> {
+        // Without the slash, the text could lead the token to another host.
+        if !path.starts_with('/') {
+            return Err(Error::Usage("a path begins with /"));
+        }
+        let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes());
+        let method = method.map_err(|_| Error::Usage("there is no such method"))?;
+        Ok(Self {
+            body: json.map_or(Body::None, Body::Json),
+            ..Self::new(method, path.to_owned())
+        })
+    }
+
+    pub(crate) fn patch(path: impl Into<String>, body: &(impl Serialize + ?Sized)) -> Self {
+        Self::with_json(Method::PATCH, path.into(), body)
+    }
+
     fn with_json(method: Method, path: String, body: &(impl Serialize + ?Sized)) -> Self {
         let bytes = serde_json::to_vec(body).unwrap_or_default();
         Self {
@@ -103,7 +128,7 @@ impl Call {
 
     pub(crate) fn upload(path: impl Into<String>, bytes: Vec<u8>) -> Self {
         Self {
-            body: Body::Bytes(bytes),
+            body: Body::Bytes(bytes.into()),
             ..Self::new(Method::PUT, path.into())
         }
     }
@@ -261,7 +286,10 @@ impl Http {
             Body::Bytes(bytes) => request
                 .header("content-type", "application/octet-stream")
                 .timeout(TRANSFER_TIMEOUT)
-                .body(bytes.clone()),
+                .body(reqwest::Body::wrap(Counted::new(
+                    bytes.clone(),
+                    self.0.hooks.clone(),
+                ))),
         };
         if let Some(bearer) = &self.0.bearer
             && let Some(token) = bearer.token().await?
@@ -274,12 +302,27 @@ impl Http {
         let status = response.status();
         let answer = Answer {
             headers: std::mem::take(response.headers_mut()),
-            body: response.bytes().await.map_err(lost)?.into(),
+            body: self.read(response).await.map_err(lost)?,
         };
         if status.is_success() {
             return Ok(answer);
         }
         Err(refusal(status, &answer).into())
+    }
+
+    /// The body, and for a large one how much has come.
+    async fn read(&self, mut response: reqwest::Response) -> reqwest::Result<Vec<u8>> {
+        let of = response.content_length().unwrap_or_default();
+        if of < LARGE_BYTES {
+            return Ok(response.bytes().await?.into());
+        }
+        let mut body = Vec::new();
+        while let Some(piece) = response.chunk().await? {
+            body.extend_from_slice(&piece);
+            let bytes = body.len() as u64;
+            self.0.hooks.call(&Hook::Transferred { bytes, of });
+        }
+        Ok(body)
     }
 
     fn tell_limit(&self, error: &Error, wait: Duration) {

@@ -4,10 +4,12 @@ mod clock;
 mod http;
 mod load;
 mod pacer;
+mod progress;
+mod reach;
 mod server;
 mod socket;
 
-pub use self::{clock::Clock, server::Server};
+pub use self::{clock::Clock, reach::Reached, server::Server};
 pub(crate) use self::{
     clock::{new_id, rng},
     http::{Answer, Bearer, Call, Http, is_missing},

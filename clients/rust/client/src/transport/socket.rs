@@ -9,6 +9,7 @@ use std::{
 use blindpipe_protocol::{
     frames::{Auth, ClientFrame, FrameError, Ready, ReconnectHint, RenewAuth},
     ids::ConnectionId,
+    text::StreamId,
 };
 use futures_util::{FutureExt, SinkExt, StreamExt, future::BoxFuture};
 use parking_lot::Mutex;
@@ -110,6 +111,15 @@ pub(crate) struct Socket {
     next_reference: AtomicU64,
     attempt: AtomicU32,
     left: Notify,
+    connection: AtomicU64,
+    /// Listeners to refusals and to the end of a stream.
+    streams: Mutex<HashMap<StreamId, mpsc::UnboundedSender<Frame>>>,
+}
+
+/// A frame about a stream, as far as it names one.
+#[derive(Deserialize)]
+struct AboutStream {
+    stream_id: Option<StreamId>,
 }
 
 impl Socket {
@@ -123,11 +133,34 @@ impl Socket {
             next_reference: AtomicU64::default(),
             attempt: AtomicU32::default(),
             left: Notify::new(),
+            connection: AtomicU64::default(),
+            streams: Mutex::default(),
         })
     }
 
     pub(crate) fn is_ready(&self) -> bool {
         self.outgoing.lock().is_some()
+    }
+
+    /// The number of connections so far.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connection.load(Ordering::Relaxed)
+    }
+
+    /// Tells of refusals and of the end of a stream, until the receiver is dropped.
+    pub(crate) fn watch(&self, stream_id: StreamId) -> mpsc::UnboundedReceiver<Frame> {
+        let (sender, frames) = mpsc::unbounded_channel();
+        let mut streams = self.streams.lock();
+        streams.retain(|_, watcher| !watcher.is_closed());
+        streams.insert(stream_id, sender);
+        frames
+    }
+
+    /// Whether somebody watches the stream of this frame, and is told.
+    fn tell_watcher(&self, frame: &Frame) -> bool {
+        let about = frame.parse::<AboutStream>().and_then(|it| it.stream_id);
+        let watcher = about.and_then(|id| self.streams.lock().get(&id).cloned());
+        watcher.is_some_and(|watcher| watcher.send(frame.clone()).is_ok())
     }
 
     /// Writes a frame; false while there is no connection.
@@ -276,6 +309,7 @@ impl Socket {
                     match frame.kind.as_str() {
                         "ready" => if let Some(ready) = frame.parse::<Ready>() {
                             dead_after = Duration::from_millis(ready.heartbeat_interval_ms) + GRACE;
+                            self.connection.fetch_add(1, Ordering::Relaxed);
                             *self.outgoing.lock() = sender.take();
                             self.hooks.call(&Hook::Connected);
                             owner.ready(&ready);
@@ -338,6 +372,7 @@ impl Socket {
             "message.sent" | "artifact.requested" | "artifact.responded" | "error" => {
                 self.answer(frame);
             }
+            "stream.cancel" if self.tell_watcher(&frame) => {}
             _ => owner.frame(frame),
         }
     }
@@ -349,6 +384,7 @@ impl Socket {
         }
         let reference = frame.parse::<Reference>().and_then(|answer| answer.r#ref);
         let Some(waiting) = reference.and_then(|it| self.answers.lock().remove(&it)) else {
+            self.tell_watcher(&frame);
             return;
         };
         let refused = frame.parse::<FrameError>();

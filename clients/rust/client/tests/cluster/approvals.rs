@@ -55,8 +55,9 @@ pub fn asking(builder: AgentBuilder) -> AgentBuilder {
 pub async fn grant(ada: &TestUser, agent: &Agent, of: &Conversation) {
     let scopes = vec![SCOPE.to_owned()];
     let grant = agent.request_grant(of.id(), scopes, None).await;
-    let id = grant.expect("asked").grant_id;
-    let decided = ada.client.decide_grant(id, grants::Decision::Approve).await;
+    let grant = grant.expect("asked");
+    let decided = ada.client.decide_grant(&grant, grants::Decision::Approve);
+    let decided = decided.await;
     decided.expect("approved");
 }
 
@@ -265,6 +266,92 @@ async fn a_request_for_another_device_runs_on_none_else() {
     request.approve();
     assert!(matches!(request.execute().await, Err(Error::NotApproved)));
     agent.agent.stop();
+}
+
+/// Ada on a second device, with a tool of the same name.
+async fn phone_of(cluster: &Shared, ada: &TestUser) -> TestUser {
+    let builder = Client::builder(cluster.node(1).expect("a node")).device_id("phone");
+    let builder = builder.tool(TOOL, SCOPE, Sensitivity::Low);
+    let phone = builder.login(&ada.email, &ada.password, "dev-pass").await;
+    let phone = phone.expect("signed in");
+    let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
+    restored.expect("restored");
+    TestUser {
+        client: phone,
+        email: ada.email.clone(),
+        password: ada.password.clone(),
+    }
+}
+
+#[tokio::test]
+async fn of_two_devices_one_runs_a_request_that_names_none() {
+    let cluster = cluster().await;
+    let ada = person(&cluster, Sensitivity::Low).await;
+    let phone = phone_of(&cluster, &ada).await;
+    let made = agent_of(&cluster, &ada).await;
+    let builder = cluster.builder(&made, 0).expect("a node");
+    let agent = running(asking(builder)).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    grant(&ada, &agent.agent, &conversation).await;
+    let (mut laptop_events, mut phone_events) = (watch(&ada).await, watch(&phone).await);
+    let runs = Arc::<Mutex<Vec<&str>>>::default();
+    for _ in 0..3 {
+        conversation.send("anywhere").await.expect("sent");
+        let on_laptop = next_request(&mut laptop_events).await;
+        let on_phone = next_request(&mut phone_events).await;
+        let both = [("laptop", on_laptop), ("phone", on_phone)].map(|(device, request)| {
+            let runs = runs.clone();
+            async move {
+                request.approve();
+                let run = async |_, _| {
+                    runs.lock().push(device);
+                    Ok(Value::Null)
+                };
+                request.execute_with(run).await
+            }
+        });
+        let [first, second] = both;
+        let (first, second) = tokio::join!(first, second);
+        first
+            .and(second)
+            .expect("one executed, and one did nothing");
+        assert_eq!(
+            laptop_events.answer(&conversation).await.text(),
+            "Executed "
+        );
+    }
+    assert_eq!(runs.lock().len(), 3, "{:?}", runs.lock());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_grant_silences_what_was_shown_and_approved_whatever_the_server_answers() {
+    let cluster = cluster().await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    let device = Client::builder(proxy.server()).tool(TOOL, SCOPE, Sensitivity::Low);
+    let ada = cluster.user_with("ada", device).await.expect("a person");
+    let made = agent_of(&cluster, &ada).await;
+    let agent = running(asking(cluster.builder(&made, 0).expect("a node"))).await;
+    let conversation = ada.client.open_agent(made.id).await.expect("opened");
+    let asked = agent
+        .agent
+        .request_grant(conversation.id(), vec![SCOPE.to_owned()], None)
+        .await
+        .expect("asked");
+    // The person is shown another scope than the one that the server then names.
+    let mut shown = asked.clone();
+    shown.requested[0].scope = "files:read".to_owned();
+    proxy.on_answer(|call, answer| {
+        if call.ends_with("/decision") {
+            answer["data"]["scopes"] = json!([SCOPE, "files:read", "files:write"]);
+        }
+    });
+    let approved = ada.client.decide_grant(&shown, grants::Decision::Approve);
+    approved.await.expect("approved");
+    let withdrawn = ["files:read", "files:write", SCOPE]
+        .map(|scope| ada.client.withdraw(made.id, Some(scope)).expect("stored"));
+    assert_eq!(withdrawn, [true, false, false]);
+    agent.stop().await;
 }
 
 #[tokio::test]

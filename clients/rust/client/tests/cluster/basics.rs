@@ -9,8 +9,8 @@ use blindpipe_client::{
 use tokio::sync::{Mutex, mpsc};
 
 use crate::support::{
-    QUIET, Talk, cluster, direct, echo, is_by_agent, pair, running, scene, texts, the_cluster,
-    watch,
+    QUIET, Talk, cluster, direct, echo, history, is_by_agent, pair, running, scene, texts,
+    the_cluster, watch,
 };
 
 #[tokio::test]
@@ -164,10 +164,18 @@ async fn another_device_restores_the_keys_and_reads_everything() {
     assert_eq!(texts(&bobs).await, ["for the history", "from the phone"]);
     let devices = phone.devices().list().await.expect("devices");
     assert_eq!(devices.iter().filter(|device| device.has_keys).count(), 2);
-    let mine = phone.key_id().expect("a key");
+    // The digits are of all keys of both: the same on every device.
     let of_ada = Principal::User(ada.client.user_id().expect("an id"));
-    let bob_number = bob.client.safety_number(of_ada, mine).expect("a number");
+    let of_bob = Principal::User(bob.client.user_id().expect("an id"));
+    let bob_number = bob.client.safety_number(of_ada).await.expect("a number");
     assert_eq!(bob_number.len(), 71, "twelve groups of five digits");
+    for client in [&ada.client, &phone] {
+        let number = client.safety_number(of_bob).await.expect("a number");
+        assert_eq!(number, bob_number);
+    }
+    assert!(bob.client.verify(of_ada, &bob_number).expect("stored"));
+    let newest = history(&bobs).await.pop().expect("one");
+    assert!(newest.opened.expect("opens").sender.verified);
 }
 
 #[tokio::test]

@@ -129,7 +129,7 @@ async fn grant(example: &Example) -> Result<()> {
     example
         .ada
         .client
-        .decide_grant(grant.grant_id, Decision::Approve)
+        .decide_grant(&grant, Decision::Approve)
         .await?;
     Ok(())
 }

@@ -131,6 +131,42 @@ async fn an_event_whose_lessons_are_not_kept_is_not_acknowledged() {
     assert!(store.load().expect("a store").is_some());
 }
 
+#[tokio::test]
+async fn a_webhook_whose_store_fails_answers_no_success() {
+    let scene = scene("hooked-forgetful").await;
+    let (store, heard) = (Arc::new(Moody::default()), Arc::<AtomicU32>::default());
+    let (told, hearing, moody) = (Arc::<AtomicU32>::default(), heard.clone(), store.clone());
+    let failed = told.clone();
+    let builder = scene.builder().store(store.clone()).on_hook(move |hook| {
+        if matches!(hook, Hook::StoreFailed) {
+            failed.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let hooked = builder.on_message(move |ctx: Context| {
+        hearing.fetch_add(1, Ordering::Relaxed);
+        moody.fails.store(true, Ordering::Relaxed);
+        async move { ctx.reply("heard").await }
+    });
+    let hooked = hooked.build();
+    hooked.check().await.expect("a key");
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let secret = "whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+    let router = hooked.webhook(secret).expect("a secret").into_router();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    hooked.set_webhook(&url, secret).await.expect("registered");
+    let conversation = scene.conversation().await;
+    conversation.send("hello").await.expect("sent");
+    // The delivery is not acknowledged: it comes again until the store has kept what it taught.
+    until(|| heard.load(Ordering::Relaxed) == 1 && told.load(Ordering::Relaxed) > 1).await;
+    let before = store.load().expect("a store");
+    store.fails.store(false, Ordering::Relaxed);
+    until(|| store.load().expect("a store") != before).await;
+    assert_eq!(heard.load(Ordering::Relaxed), 1, "handled once");
+    assert_eq!(texts(&conversation).await, ["hello", "heard"]);
+}
+
 /// A request that is nearly one: a part of it is altered, cut or repeated.
 fn nearly(rng: &mut StdRng) -> Vec<u8> {
     let methods = ["POST", "GET", "TRACE", "OPTIONS", "PUT", "CONNECT"];

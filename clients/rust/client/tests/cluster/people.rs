@@ -303,3 +303,25 @@ async fn the_password_that_the_server_sees_protects_no_backup() {
     let made = phone.devices().create("another password than that").await;
     made.expect("made");
 }
+
+#[tokio::test]
+async fn a_lost_device_is_revoked_with_those_that_it_introduced() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let mut others = Vec::new();
+    for name in ["phone", "thief"] {
+        // The newest backup is that of the device before, whose key introduces the next one.
+        let device = cluster.device(&ada, 1, name).await.expect("a device");
+        let restored = device.devices().restore(PROTECTION_PASSWORD).await;
+        restored.expect("restored");
+        others.push(device);
+    }
+    let devices = ada.client.devices();
+    let introduced = devices.introduced_by("phone").await.expect("a list");
+    assert_eq!(introduced, ["thief"]);
+    let by_itself = others[1].devices().introduced_by("phone").await;
+    assert!(by_itself.expect("a list").is_empty());
+    let revoked = devices.revoke_with_introduced("phone").await;
+    revoked.expect("revoked");
+    assert_eq!(devices.list().await.expect("devices").len(), 1);
+}

@@ -1,12 +1,15 @@
 //! What reaches no handler and no tool, what never goes in clear, and what a start finds wrong.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use blindpipe_client::{
-    Agent, Client, Hook, Server, agent::SendOptions, client::ClientEvent,
+    Agent, Client, Clock, Hook, Server, agent::SendOptions, client::ClientEvent,
     e2ee::consent::Sensitivity, protocol::ids::Principal, testing::PROTECTION_PASSWORD,
 };
 use parking_lot::Mutex;
@@ -141,15 +144,19 @@ async fn an_agent_that_is_no_member_runs_no_tool() {
     agent.agent.stop();
 }
 
-#[tokio::test]
-async fn a_start_registers_a_key_that_is_about_to_end() {
-    let scene = scene("renewed").await;
-    scene.builder().build().check().await.expect("registered");
-    let proxy = Proxy::before(&scene.cluster, 1).await;
-    proxy.on_answer(|call, answer| {
+/// A server that gives an agent's key an end, with or without another key in its place. The number
+/// of registrations that pass.
+fn end_key(proxy: &Proxy, is_replaced: bool) -> Arc<AtomicU32> {
+    proxy.on_answer(move |call, answer| {
         if call.ends_with("/keys/check") {
             answer["data"]["current"] = false.into();
             answer["data"]["valid_until"] = "2100-01-01T00:00:00.000Z".into();
+        }
+        let list = answer["data"]["keys"].as_array_mut();
+        if call.starts_with("GET /agents/") && call.ends_with("/keys") {
+            for key in list.into_iter().flatten() {
+                key["current"] = is_replaced.into();
+            }
         }
     });
     let registered = Arc::<AtomicU32>::default();
@@ -159,9 +166,50 @@ async fn a_start_registers_a_key_that_is_about_to_end() {
             count.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let agent = echo(proxy.agent(&scene.agent)).build();
-    agent.check().await.expect("registered again");
-    assert_eq!(registered.load(Ordering::Relaxed), 1);
+    registered
+}
+
+#[tokio::test]
+async fn a_start_registers_a_key_that_is_about_to_end() {
+    let scene = scene("renewed").await;
+    scene.builder().build().check().await.expect("registered");
+    for (is_replaced, registrations) in [(false, 1), (true, 0)] {
+        let proxy = Proxy::before(&scene.cluster, 1).await;
+        let registered = end_key(&proxy, is_replaced);
+        let agent = echo(proxy.agent(&scene.agent)).build();
+        agent.check().await.expect("checked");
+        assert_eq!(registered.load(Ordering::Relaxed), registrations);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_runs_looks_every_day_whether_its_key_ends() {
+    let scene = scene("lasting").await;
+    scene.builder().build().check().await.expect("registered");
+    let (proxy, clock) = (Proxy::before(&scene.cluster, 1).await, Clock::default());
+    let mut talk = scene
+        .talk(echo(proxy.agent(&scene.agent).clock(clock.clone())))
+        .await;
+    let registered = end_key(&proxy, false);
+    let (day, hour) = (Duration::from_secs(24 * 3600), Duration::from_secs(3600));
+    let minute = Duration::from_secs(60);
+    clock.advance(minute);
+    talk.conversation.send("early").await.expect("sent");
+    talk.answer().await;
+    assert_eq!(registered.load(Ordering::Relaxed), 0);
+    for looks in [1, 2] {
+        clock.advance(day);
+        // The agent may begin its wait after the clock has moved.
+        until(|| {
+            let has_looked = registered.load(Ordering::Relaxed) >= looks;
+            if !has_looked {
+                clock.advance(hour);
+            }
+            has_looked
+        })
+        .await;
+    }
+    talk.agent.stop().await;
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired.
 
+mod comparison;
 mod notice;
 mod stored;
 
@@ -191,15 +192,14 @@ impl Trust {
                 Err(_) => notices.push(NoticeKind::UnusableKey.of(of, None)),
             }
         }
-        let first_contact = self.pins.get(&of).is_none_or(|pins| pins.keys.is_empty());
+        let known = self.pins.get(&of).map_or(0, |pins| pins.keys.len());
         self.retire(of, &listed, now, &mut notices);
-        self.pin_first(of, &listed, first_contact, now);
+        self.pin_first(of, &listed, known == 0, now);
         self.introduce(of, &listed, now, &mut notices);
         self.pin_waiting(of, &listed, now, &mut notices);
-        if !listed.is_empty() && !self.verify_linked(of, now) {
-            let linked = self.pins.get_mut(&of).and_then(|pins| pins.linked.take());
-            notices.extend(linked.map(|key| NoticeKind::LinkRetired.of(of, Some(key))));
-        }
+        let pins = self.pins.entry(of).or_default();
+        let is_news = pins.keys.len() > known;
+        notices.extend(comparison::follow(of, pins, is_news, now));
         if list
             .iter()
             .any(|key| key.schemes.iter().any(|scheme| scheme == "bp1"))
@@ -226,23 +226,31 @@ impl Trust {
         }
     }
 
-    /// Pins what is accepted at once: one's own keys, and first keys unless the policy is strict.
-    fn pin_first(&mut self, of: Principal, listed: &[Listed<'_>], first_contact: bool, now: u64) {
+    /// Pins what is accepted at once: one's own keys, the key of a link, and first keys unless the
+    /// policy is strict. While the key of a link is not listed, first keys wait too.
+    fn pin_first(&mut self, of: Principal, listed: &[Listed<'_>], is_first: bool, now: u64) {
         let mine = of == self.me;
-        for (key_id, keys, key) in listed {
-            let standing = match (mine, first_contact && self.policy == Policy::Tofu) {
-                (true, _) if self.own.contains(key_id) => Standing::Verified,
-                (false, true) => Standing::Known,
+        let pins = self.pins.entry(of).or_default();
+        let linked = pins.linked;
+        let names = |(id, _, key): &Listed<'_>| linked == Some(*id) && !key.is_retired(now);
+        let is_known = is_first
+            && self.policy == Policy::Tofu
+            && (linked.is_none() || listed.iter().any(names));
+        for one in listed {
+            let (key_id, keys, key) = one;
+            let standing = match mine {
+                true if self.own.contains(key_id) => Standing::Verified,
+                false if is_known || names(one) => Standing::Known,
                 _ => continue,
             };
-            let pins = self.pins.entry(of).or_default();
             pins.keys
                 .entry(*key_id)
                 .or_insert_with(|| new_pin(keys, key, standing, now));
         }
     }
 
-    /// Accepts every key that an accepted one introduced; such a key may introduce the next.
+    /// Accepts every key that an accepted one introduced; such a key may introduce the next. Beside a
+    /// verified key, only verified ones introduce.
     fn introduce(
         &mut self,
         of: Principal,
@@ -268,9 +276,15 @@ impl Trust {
         if key.is_retired(now) || before.is_some_and(counted) {
             return None;
         }
+        let has_verified = self.pins.get(&of).is_some_and(Pins::has_verified);
+        let least = if has_verified {
+            Standing::Verified
+        } else {
+            Standing::Known
+        };
         let by = self
             .pin(of, introduction.by)
-            .filter(|pin| pin.is_accepted(now))?;
+            .filter(|pin| pin.is_accepted(now) && pin.standing >= least)?;
         let device = key.device_id.as_deref();
         verify_introduction(&by.keys, of, device, keys, &introduction.signature).ok()?;
         let earned = match by.standing {
@@ -320,53 +334,6 @@ impl Trust {
         pin.retired_at = pin.retired_at.filter(|at| *at > now);
         true
     }
-
-    /// People compared the key. Keys that it introduced are verified with it.
-    pub fn verify(&mut self, of: Principal, key: KeyId, now: u64) -> bool {
-        let Some(pins) = self.pins.get_mut(&of) else {
-            return false;
-        };
-        match pins.keys.get_mut(&key).filter(|pin| !pin.is_retired(now)) {
-            Some(pin) => pin.standing = Standing::Verified,
-            None => return false,
-        }
-        spread(pins, key);
-        true
-    }
-
-    /// Follows an agent's link, which names its key. Before the first contact it is remembered.
-    pub fn link(&mut self, agent: Principal, key: KeyId, now: u64) -> Vec<Notice> {
-        let pins = self.pins.entry(agent).or_default();
-        pins.speaks_bp1 = true;
-        pins.linked = Some(key);
-        if pins.keys.is_empty() || self.verify_linked(agent, now) {
-            return Vec::new();
-        }
-        self.pins.entry(agent).or_default().linked = None;
-        vec![NoticeKind::LinkRetired.of(agent, Some(key))]
-    }
-
-    /// Verifies the key of the link, or the present one that introductions lead to from it.
-    fn verify_linked(&mut self, of: Principal, now: u64) -> bool {
-        let Some(pins) = self.pins.get_mut(&of) else {
-            return false;
-        };
-        let Some(linked) = pins.linked.filter(|key| pins.keys.contains_key(key)) else {
-            return false;
-        };
-        let present = pins
-            .keys
-            .get_mut(&linked)
-            .filter(|pin| !pin.is_retired(now));
-        if let Some(pin) = present {
-            pin.standing = Standing::Verified;
-        }
-        spread(pins, linked);
-        let verified = |pin: &Pin| pin.standing == Standing::Verified && !pin.is_retired(now);
-        let found = pins.keys.values().any(verified);
-        pins.linked = pins.linked.filter(|_| !found);
-        found
-    }
 }
 
 /// A usable key of the directory.
@@ -385,18 +352,5 @@ fn new_pin(keys: &PublicKeys, key: &DirectoryKey, standing: Standing, now: u64) 
         retired_at: key.retired_at,
         introduced_by: None,
         stored: false,
-    }
-}
-
-/// Verifies all keys that introductions lead to from `from`.
-fn spread(pins: &mut Pins, from: KeyId) {
-    let mut sources = vec![from];
-    while let Some(source) = sources.pop() {
-        for (key_id, pin) in &mut pins.keys {
-            if pin.introduced_by == Some(source) && pin.standing == Standing::Introduced {
-                pin.standing = Standing::Verified;
-                sources.push(*key_id);
-            }
-        }
     }
 }

@@ -25,7 +25,7 @@ pub enum NoticeKind {
     ReturnedKey,
     /// A key on this person's own list that this person did not add: an alarm.
     OwnListKey,
-    /// The key of the link is retired, and nothing leads from it to the present one.
+    /// The key of the link is not listed or is retired, and nothing leads from it to the present one.
     LinkRetired,
     MemberAdded,
     MemberRemoved,

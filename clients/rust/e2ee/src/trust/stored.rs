@@ -118,7 +118,7 @@ mod tests {
         };
         let mut first = Trust::new(me, Policy::Tofu, []);
         first.directory(other, &[listed], 1);
-        assert!(first.verify(other, keys.key_id(), 1));
+        assert_eq!(first.verify(other, keys.key_id(), 1), Some(Vec::new()));
         let second = Trust::restore(me, Policy::Tofu, [], &first.store()).expect("a store");
         let pin = second.pin(other, keys.key_id()).expect("a pin");
         assert!(pin.stored && pin.standing == Standing::Verified);

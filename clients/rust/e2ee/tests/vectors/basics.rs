@@ -255,21 +255,36 @@ fn contents() {
 #[test]
 fn safety_numbers() {
     let (device, agent) = (cast::device(), cast::agent_key().keys());
-    let sides = [(AS_USER, device.public()), (AS_AGENT, agent.public())];
-    let number = safety::number(sides[0], sides[1]);
-    assert_eq!(number, safety::number(sides[1], sides[0]));
-    let side = |(owner, keys): (Principal, &PublicKeys)| {
+    let other = cast::other_device();
+    let one = (AS_USER, vec![*device.public()]);
+    let two = (AS_USER, vec![*other.public(), *device.public()]);
+    let agent = (AS_AGENT, vec![*agent.public()]);
+    let cases = [[one, agent.clone()], [two, agent]].map(|sides| {
+        let [one, other] = sides.each_ref().map(|(owner, keys)| (*owner, &keys[..]));
+        let number = safety::number(one, other);
+        assert_eq!(number, safety::number(other, one));
+        json!({"sides": sides.map(side), "number": number})
+    });
+    hold("safety.json", &json!({ "cases": cases }));
+}
+
+fn side((owner, keys): (Principal, Vec<PublicKeys>)) -> Value {
+    let pair = |keys: &PublicKeys| {
         json!({
-            "owner": hex(owner.to_bytes()),
             "public_key": hex(keys.public_key()),
             "signing_public_key": hex(keys.signing_public_key()),
-            "half": safety::half(owner, keys),
         })
     };
-    hold(
-        "safety.json",
-        &json!({"cases": [{"sides": sides.map(side), "number": number}]}),
-    );
+    let half = safety::half(owner, &keys);
+    let reversed: Vec<_> = keys.iter().rev().copied().collect();
+    assert_eq!(safety::half(owner, &reversed), half);
+    let twice = [keys.clone(), keys.clone()].concat();
+    assert_eq!(safety::half(owner, &twice), half);
+    json!({
+        "owner": hex(owner.to_bytes()),
+        "keys": keys.iter().map(pair).collect::<Vec<_>>(),
+        "half": half,
+    })
 }
 
 #[test]

@@ -53,7 +53,8 @@ impl Machine {
 
     pub fn step(&mut self, event: &Value) -> Value {
         match text(event, "do").as_str() {
-            "directory" | "confirm" | "verify" | "link" | "standing" => self.trust_step(event),
+            "directory" | "confirm" | "standing" | "introduced_by" => self.trust_step(event),
+            "safety_number" | "verify_number" | "verify" | "link" => self.comparison_step(event),
             "members" | "server_epoch" | "wrap" | "sealing" | "give" => self.room_step(event),
             "writing" => {
                 let chosen = event["clear_chosen"] == true;
@@ -91,10 +92,9 @@ impl Machine {
                 self.room.keys_changed(of);
                 json!({"done": done})
             }
-            "verify" => json!({"done": self.trust.verify(of, array(event, "key"), now)}),
-            "link" => {
-                let told = self.trust.link(of, array(event, "key"), now);
-                json!({"notices": notices(&told)})
+            "introduced_by" => {
+                let device_id = text(event, "device_id");
+                json!({"devices": self.trust.introduced_by(of, &device_id, now)})
             }
             _ => {
                 let pin = self.trust.pin(of, array(event, "key"));
@@ -105,6 +105,20 @@ impl Machine {
                 })
             }
         }
+    }
+
+    fn comparison_step(&mut self, event: &Value) -> Value {
+        let (of, now) = (principal(event, "of"), clock(event));
+        let told = match text(event, "do").as_str() {
+            "safety_number" => return json!({"number": self.trust.safety_number(of, now)}),
+            "link" => Some(self.trust.link(of, array(event, "key"), now)),
+            "verify" => self.trust.verify(of, array(event, "key"), now),
+            _ => self.trust.verify_number(of, &text(event, "number"), now),
+        };
+        if told.as_ref().is_some_and(|told| !told.is_empty()) {
+            self.room.keys_changed(of);
+        }
+        json!({"done": told.is_some(), "notices": notices(&told.unwrap_or_default())})
     }
 
     fn room_step(&mut self, event: &Value) -> Value {

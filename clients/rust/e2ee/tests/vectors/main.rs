@@ -1,6 +1,7 @@
 //! Writes `clients/vectors`, or checks that what is committed there is what this crate makes.
 //! `UPDATE_VECTORS=1 cargo test -p blindpipe-e2ee --test vectors` writes.
 
+mod approvals;
 mod basics;
 mod cast;
 mod craft;

@@ -255,12 +255,12 @@ fn ids_introductions_and_safety_numbers_are_the_same() {
     let signature = introduce(&device, user, Some("phone"), agent.public()).expect("short");
     assert_eq!(hex(signature), text(&all["introduction"], "signature"));
     assert_eq!(
-        safety::half(user, device.public()),
+        safety::half(user, &[*device.public()]),
         text(&all["safety"], "user")
     );
     let owner = Principal::Agent(array(&all["ids"], "agent"));
     assert_eq!(
-        safety::half(owner, agent.public()),
+        safety::half(owner, &[*agent.public()]),
         text(&all["safety"], "agent")
     );
 }

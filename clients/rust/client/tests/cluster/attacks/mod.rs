@@ -2,6 +2,7 @@
 
 mod answers;
 mod backups;
+mod comparisons;
 mod consent;
 mod deliveries;
 mod drops;

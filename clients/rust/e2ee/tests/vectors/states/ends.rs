@@ -42,7 +42,8 @@ fn passes() -> Case {
         ..late
     };
     case.message(&history, shown("known", &left));
-    case.with_key("verify", BOB, id(2), done(false));
+    let refused = json!({"done": false, "notices": []});
+    case.with_key("verify", BOB, id(2), refused);
     let nothing = json!({"given": "nothing", "because": "retired_key"});
     case.give(BOB, key(2), nothing);
     case.directory(BOB, &[ends(key(2), END)], &left);

@@ -30,7 +30,7 @@ fn message_cases() -> Vec<Value> {
     keys_of_sender.directory(BOB, &[key(2), key(9)], &[told("waiting_key", BOB, 9)]);
     let waits = shown("waiting", &[told("waiting_key", BOB, 9)]);
     keys_of_sender.message(&Sent::by(BOB, 9), waits);
-    keys_of_sender.with_key("verify", BOB, id(2), done(true));
+    keys_of_sender.compare("verify", BOB, 2, &[]);
     let second = Sent {
         place: message(2, None),
         ..Sent::by(BOB, 2)

@@ -1,6 +1,7 @@
 //! The state machine as a table of cases: events, and what each must give. The expectations are
 //! written by hand; the interpreter runs them.
 
+mod comparison;
 mod consent;
 mod ends;
 mod epochs;
@@ -144,6 +145,31 @@ impl Case {
     fn with_key(&mut self, verb: &str, of: Principal, key: KeyId, expect: Value) {
         let event = json!({"do": verb, "of": hex(of.to_bytes()), "key": hex(key)});
         self.step(event, expect);
+    }
+
+    /// `verify` or `link`.
+    fn compare(&mut self, verb: &str, of: Principal, number: u8, notices: &[Value]) {
+        let expect = json!({"done": true, "notices": notices});
+        self.with_key(verb, of, id(number), expect);
+    }
+
+    fn verify_number(&mut self, of: Principal, number: &str, done: bool, notices: &[Value]) {
+        let event = json!({"do": "verify_number", "of": hex(of.to_bytes()), "number": number});
+        self.step(event, json!({"done": done, "notices": notices}));
+    }
+
+    fn safety_number(&mut self, of: Principal, number: Option<&str>) {
+        let event = json!({"do": "safety_number", "of": hex(of.to_bytes())});
+        self.step(event, json!({ "number": number }));
+    }
+
+    fn introduced_by(&mut self, device_id: &str, devices: &[&str]) {
+        let event = json!({
+            "do": "introduced_by",
+            "of": hex(AS_USER.to_bytes()),
+            "device_id": device_id,
+        });
+        self.step(event, json!({ "devices": devices }));
     }
 
     fn standing(&mut self, of: Principal, key: KeyId, standing: &str, retired: bool, speaks: bool) {
@@ -393,6 +419,7 @@ fn ready(mut case: Case) -> Case {
 fn states() {
     let cases = [
         trust::cases(),
+        comparison::cases(),
         ends::cases(),
         epochs::cases(),
         messages::cases(),

@@ -1,6 +1,15 @@
 //! Contents: the JSON objects that people and agents send each other.
 
+mod changes;
+mod view;
+
 use serde_json::{Map, Value};
+
+pub use self::view::{ContentKind, ContentView};
+pub(crate) use self::{
+    changes::NewChange,
+    view::{Change, Target},
+};
 
 /// A JSON object with a `type`.
 pub type Content = Map<String, Value>;
@@ -36,6 +45,9 @@ impl From<Content> for Body {
 #[derive(Clone, Debug)]
 pub struct Body(pub(crate) Content);
 
+/// The number under which a status of a stream is sealed.
+pub(crate) const STATUS_NUMBER: u64 = (1 << 53) - 1;
+
 /// The text of a text message, else "".
 pub(crate) fn text_of(content: &Content) -> &str {
     if content.get("type").is_some_and(|kind| kind == "text") {
@@ -47,4 +59,10 @@ pub(crate) fn text_of(content: &Content) -> &str {
 pub(crate) fn encode(content: &Content) -> crate::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(content).map_err(|_| blindpipe_e2ee::Error::NotJson)?;
     Ok(bytes)
+}
+
+/// The text of an encoded content.
+pub(crate) fn text_of_bytes(bytes: &[u8]) -> crate::Result<&str> {
+    let text = std::str::from_utf8(bytes).map_err(|_| blindpipe_e2ee::Error::NotJson)?;
+    Ok(text)
 }

@@ -1,0 +1,320 @@
+//! An A2A agent that speaks as an agent: what people write goes to it, and what it does comes back.
+//!
+//! The bridge has the agent's key. Encryption ends here, on the machine of the agent's developer.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use blindpipe_client::{
+    Content, Error, NewFile,
+    agent::{AgentBuilder, ApprovalDraft, Context, MessageStream, Question},
+    protocol::ids::ConversationId,
+};
+use serde_json::{Value, json};
+
+use super::{
+    client::Remote,
+    wire::{AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, words_of},
+};
+use crate::{
+    failure::{Exit, Failure, Result},
+    output::{Output, line},
+};
+
+/// The tag of questions and the name of approvals.
+const TAG: &str = "a2a";
+
+/// The state of a conversation at the agent. It travels with a question as well.
+#[derive(Clone, Default)]
+struct Place {
+    context: Option<String>,
+    task: Option<String>,
+    /// The task waits for words, so the next message is for it.
+    is_asked: bool,
+    /// The artifacts of the task that people have.
+    shown: Vec<String>,
+}
+
+struct Speaker {
+    remote: Remote,
+    places: Mutex<HashMap<ConversationId, Place>>,
+}
+
+/// The outcome of a message.
+#[derive(Default)]
+struct Turn {
+    stream: Option<MessageStream>,
+    files: Vec<NewFile>,
+    state: String,
+    /// The words beside the last state, or a message without a task.
+    said: String,
+}
+
+pub async fn speak(remote: Remote, builder: AgentBuilder, output: &Output) -> Result<()> {
+    output.note(&format!("{} speaks; Ctrl-C ends.", line(&remote.name)));
+    let speaker = Arc::new(Speaker {
+        remote,
+        places: Mutex::default(),
+    });
+    let (on_message, on_answer) = (speaker.clone(), speaker.clone());
+    let on_decision = speaker;
+    let builder = builder
+        .on_message(move |ctx| {
+            let speaker = on_message.clone();
+            async move { speaker.message(&ctx).await }
+        })
+        .on_answer(TAG, move |ctx| {
+            let speaker = on_answer.clone();
+            async move { speaker.answer(&ctx).await }
+        })
+        .on_decision(TAG, move |ctx| {
+            let speaker = on_decision.clone();
+            async move { speaker.decision(&ctx).await }
+        });
+    Ok(Box::pin(builder.run()).await?)
+}
+
+fn failed(failure: &Failure) -> Error {
+    Error::other(failure.message().to_owned())
+}
+
+impl Speaker {
+    fn place(&self, of: ConversationId) -> Place {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.get(&of).cloned().unwrap_or_default()
+    }
+
+    fn keep(&self, of: ConversationId, place: Place) {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.insert(of, place);
+    }
+
+    async fn message(&self, ctx: &Context) -> blindpipe_client::Result<()> {
+        let content = ctx.content();
+        let field = |name: &str| content.get(name).and_then(Value::as_str);
+        let part = if field("type") == Some("file") {
+            json!({
+                "raw": STANDARD.encode(ctx.file().await?),
+                "filename": field("name"),
+                "mediaType": field("content_type"),
+            })
+        } else {
+            let words = Some(ctx.text()).filter(|words| !words.is_empty());
+            json!({ "text": words.or_else(|| field("fallback")).unwrap_or_default() })
+        };
+        let mut place = self.place(ctx.conversation_id()?);
+        if !place.is_asked {
+            place.task = None;
+            place.shown.clear();
+        }
+        Box::pin(self.turn(ctx, json!([part]), place)).await
+    }
+
+    async fn answer(&self, ctx: &Context) -> blindpipe_client::Result<()> {
+        let Some(answer) = ctx.answer() else {
+            return Ok(());
+        };
+        let words = answer.choice.as_ref().or(answer.text.as_ref());
+        let parts = json!([{ "text": words }]);
+        Box::pin(self.turn(ctx, parts, place_of(&answer.state))).await
+    }
+
+    /// Tells the agent of a decision in words, and with the receipt that proves it.
+    async fn decision(&self, ctx: &Context) -> blindpipe_client::Result<()> {
+        let Some(decided) = ctx.decision() else {
+            return Ok(());
+        };
+        let outcome = json!(decided.outcome);
+        let parts = json!([
+            { "text": outcome },
+            { "data": { "outcome": outcome, "receipt": decided.receipt } },
+        ]);
+        Box::pin(self.turn(ctx, parts, place_of(&decided.state))).await
+    }
+
+    async fn turn(
+        &self,
+        ctx: &Context,
+        parts: Value,
+        mut place: Place,
+    ) -> blindpipe_client::Result<()> {
+        let conversation = ctx.conversation_id()?;
+        place.is_asked = false;
+        let mut message = json!({ "messageId": ctx.key(), "role": "ROLE_USER", "parts": parts });
+        if let Some(context) = &place.context {
+            message["contextId"] = context.as_str().into();
+        }
+        if let Some(task) = &place.task {
+            message["taskId"] = task.as_str().into();
+        }
+        let mut turn = Turn::default();
+        let ended = self.follow(ctx, &message, &mut place, &mut turn).await;
+        self.keep(conversation, place.clone());
+        if ctx.stopped().is_cancelled() {
+            if let Some(task) = &place.task {
+                // A task that has ended meanwhile cannot be cancelled.
+                self.remote.cancel(task).await.ok();
+            }
+            if let Some(stream) = turn.stream.take() {
+                stream.cancel(Some("stopped"));
+            }
+            return Ok(());
+        }
+        match ended {
+            Ok(()) => {}
+            // A repeat would be refused again.
+            Err(failure) if failure.exit() == Exit::Refused => {
+                ctx.reply(failure.message()).await?;
+                return Ok(());
+            }
+            Err(failure) => return Err(failed(&failure)),
+        }
+        let is_asked = turn.state == INPUT_REQUIRED;
+        let waits = is_asked || turn.state == AUTH_REQUIRED;
+        for file in std::mem::take(&mut turn.files) {
+            ctx.send_file(file).await?;
+        }
+        if let Some(stream) = turn.stream.take() {
+            stream.end().await?;
+        } else if !waits {
+            ctx.reply(turn.last_words()).await?;
+        }
+        if is_asked {
+            let question = Question {
+                tag: TAG.to_owned(),
+                text: turn.said,
+                state: state_of(&place),
+                ..Question::default()
+            };
+            ctx.ask(question).await?;
+            place.is_asked = true;
+            self.keep(conversation, place);
+        } else if waits {
+            let draft = ApprovalDraft {
+                text: Some(turn.said),
+                state: state_of(&place),
+                ..ApprovalDraft::new(TAG, Content::new())
+            };
+            Box::pin(ctx.approve(&draft)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the steps of the agent until it waits or has ended, or a person stops it.
+    async fn follow(
+        &self,
+        ctx: &Context,
+        message: &Value,
+        place: &mut Place,
+        turn: &mut Turn,
+    ) -> Result<()> {
+        let mut steps = self.remote.send(message).await?;
+        loop {
+            let step = tokio::select! {
+                step = steps.next() => step?,
+                () = ctx.stopped().cancelled() => None,
+            };
+            let Some(step) = step else {
+                return Ok(());
+            };
+            let (_, of) = step
+                .as_object()
+                .and_then(|step| step.iter().next())
+                .ok_or_else(|| Failure::failed("the A2A agent answers with nothing"))?;
+            let id = |name: &str| of[name].as_str().map(str::to_owned);
+            place.context = id("contextId").or_else(|| place.context.take());
+            let task = if step["task"].is_object() {
+                "id"
+            } else {
+                "taskId"
+            };
+            place.task = id(task).or_else(|| place.task.take());
+            turn.take(ctx, &step, &mut place.shown).await?;
+            // Some agents leave the stream open meanwhile.
+            if matches!(turn.state.as_str(), INPUT_REQUIRED | AUTH_REQUIRED) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Turn {
+    async fn take(&mut self, ctx: &Context, step: &Value, shown: &mut Vec<String>) -> Result<()> {
+        if step["message"].is_object() {
+            self.said = words_of(&step["message"]["parts"]);
+        }
+        let status = [&step["task"]["status"], &step["statusUpdate"]["status"]];
+        for status in status.into_iter().filter(|it| it.is_object()) {
+            self.state = status["state"].as_str().unwrap_or_default().to_owned();
+            self.said = words_of(&status["message"]["parts"]);
+        }
+        let id = |artifact: &Value| artifact["artifactId"].as_str().map(str::to_owned);
+        // A task that goes on is shown with what it had before.
+        let whole = step["task"]["artifacts"].as_array().into_iter().flatten();
+        let new = whole.filter(|it| id(it).is_none_or(|id| !shown.contains(&id)));
+        let artifacts: Vec<_> = new.chain(step["artifactUpdate"].get("artifact")).collect();
+        for artifact in artifacts {
+            shown.extend(id(artifact));
+            self.take_parts(ctx, &artifact["parts"]).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_parts(&mut self, ctx: &Context, parts: &Value) -> Result<()> {
+        for part in parts.as_array().into_iter().flatten() {
+            if let Some(coded) = part["raw"].as_str() {
+                let bytes = STANDARD.decode(coded);
+                let bytes = bytes.map_err(|_| Failure::failed("a file is no base64"))?;
+                let text = |name: &str| part[name].as_str().unwrap_or_default().to_owned();
+                self.files.push(NewFile {
+                    name: Some(text("filename"))
+                        .filter(|name| !name.is_empty())
+                        .unwrap_or_else(|| "file".to_owned()),
+                    content_type: text("mediaType"),
+                    bytes,
+                });
+                continue;
+            }
+            let words = words_of(&json!([part]));
+            let stream = match &mut self.stream {
+                Some(stream) => stream,
+                none => none.insert(ctx.stream()?),
+            };
+            stream.write(&words).await;
+        }
+        Ok(())
+    }
+
+    fn last_words(&self) -> String {
+        if !self.said.is_empty() {
+            return self.said.clone();
+        }
+        let words = match self.state.as_str() {
+            COMPLETED => "Done.",
+            CANCELED => "The task was cancelled.",
+            REJECTED => "The agent refuses this.",
+            FAILED => "The agent has failed.",
+            _ => "The agent said nothing.",
+        };
+        words.to_owned()
+    }
+}
+
+fn state_of(place: &Place) -> Content {
+    let mut state = Content::new();
+    state.insert("context".to_owned(), json!(place.context));
+    state.insert("task".to_owned(), json!(place.task));
+    state
+}
+
+fn place_of(state: &Content) -> Place {
+    let text = |name: &str| state.get(name).and_then(Value::as_str).map(str::to_owned);
+    Place {
+        context: text("context"),
+        task: text("task"),
+        ..Place::default()
+    }
+}

@@ -1,0 +1,189 @@
+//! `bp send`, `tail` and `inbox`.
+
+use std::{
+    collections::HashMap,
+    io::{Read, stdin},
+    time::Duration,
+};
+
+use blindpipe_client::{
+    client::{ClientEvent, Events, Received},
+    protocol::ids::{ConversationId, MessageId},
+};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::chat::caught_up;
+use crate::{
+    context::Context,
+    failure::{Failure, Result},
+    output::{Output, line},
+    show::{self, Names},
+    to,
+};
+
+#[derive(Args)]
+pub struct Send {
+    /// An agent by name or id, `user:ID`, or a conversation's id.
+    to: String,
+    /// The text; standard input without it.
+    text: Option<String>,
+    /// Wait this many seconds for the first answer, and print it.
+    #[arg(long, value_name = "SECONDS")]
+    wait: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct Tail {
+    /// Only of this conversation: an agent by name or id, `user:ID`, or a conversation's id.
+    to: Option<String>,
+    /// Print the last messages of the conversation first.
+    #[arg(long, short = 'n', value_name = "COUNT", requires = "to")]
+    lines: Option<usize>,
+    /// Print events of other kinds too.
+    #[arg(long)]
+    events: bool,
+}
+
+#[derive(Args)]
+pub struct Inbox {
+    /// Only of this agent, by name or id.
+    agent: Option<String>,
+}
+
+fn text_of(send: &Send) -> Result<String> {
+    if let Some(text) = &send.text {
+        return Ok(text.clone());
+    }
+    let mut text = String::new();
+    stdin().lock().read_to_string(&mut text)?;
+    Ok(text.trim_end_matches('\n').to_owned())
+}
+
+pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
+    let text = text_of(&send)?;
+    let client = at.client_with_keys().await?;
+    let conversation = to::conversation(&client, at, &send.to).await?;
+    let Some(wait) = send.wait else {
+        let sent = conversation.send(text).await?;
+        return output.item(&sent, &output.dim(&format!("sent {}", sent.message_id)));
+    };
+    let mut events = client.events()?;
+    caught_up(&mut events).await?;
+    let sent = conversation.send(text).await?;
+    let answered = answer(&mut events, sent.message_id);
+    let answered = tokio::time::timeout(Duration::from_secs(wait), answered).await;
+    let missing =
+        || Failure::failed("no answer came").remedy("`bp inbox` tells whether the agent runs");
+    let received = answered.map_err(|_| missing())??;
+    let names = Names::of(&conversation).await?;
+    output.item(
+        &show::json(&received),
+        &show::text(&received, &names, output),
+    )?;
+    events.close().await;
+    Ok(())
+}
+
+async fn answer(events: &mut Events, of: MessageId) -> Result<Received> {
+    loop {
+        match events.next().await? {
+            ClientEvent::Message { received, .. } if received.message.in_reply_to == Some(of) => {
+                return Ok(*received);
+            }
+            _ => {}
+        }
+    }
+}
+
+pub async fn tail(tail: Tail, at: &Context, output: &Output) -> Result<()> {
+    let client = at.client_with_keys().await?;
+    // The socket comes back after any outage, but a wrong address is told at once.
+    at.server()?.reach().await?;
+    let only = match &tail.to {
+        Some(to) => Some(to::conversation(&client, at, to).await?),
+        None => None,
+    };
+    let mut names = HashMap::<ConversationId, Names>::new();
+    if let (Some(conversation), Some(lines)) = (&only, tail.lines) {
+        let of = Names::of(conversation).await?;
+        let mut last = conversation.history(None).await?;
+        last.truncate(lines);
+        for received in last.iter().rev() {
+            output.item(&show::json(received), &show::text(received, &of, output))?;
+        }
+        names.insert(conversation.id(), of);
+    }
+    let mut events = client.events()?;
+    loop {
+        match events.next().await? {
+            ClientEvent::Message {
+                conversation,
+                received,
+                ..
+            } if only.as_ref().is_none_or(|it| it.id() == conversation.id()) => {
+                let of = match names.remove(&conversation.id()) {
+                    Some(of) => of,
+                    None => Names::of(&conversation).await?,
+                };
+                let id = output.dim(&conversation.id().to_string());
+                let text = show::text(&received, &of, output);
+                output.item(&show::json(&received), &format!("{id} {text}"))?;
+                names.insert(conversation.id(), of);
+            }
+            ClientEvent::Event(event) if tail.events => {
+                let data: Value = serde_json::from_str(event.data.as_str())?;
+                let item =
+                    json!({ "event": event.event, "event_id": event.event_id, "data": data });
+                output.item(
+                    &item,
+                    &format!("{} {}", event.event, line(&data.to_string())),
+                )?;
+            }
+            ClientEvent::CaughtUp => output.note(&output.dim("live")),
+            _ => {}
+        }
+    }
+}
+
+/// What waits for agents: events that they have not acknowledged.
+pub async fn inbox(inbox: Inbox, at: &Context, output: &Output) -> Result<()> {
+    let client = at.client().await?;
+    let only = match &inbox.agent {
+        Some(agent) => Some(to::agent(&client, at, agent).await?),
+        None => None,
+    };
+    let mut cursor = None;
+    loop {
+        let (page, next) = client.agents(cursor).await?;
+        for agent in page
+            .iter()
+            .filter(|it| only.is_none_or(|id| id == it.agent_id))
+        {
+            let item = json!({
+                "agent_id": agent.agent_id,
+                "display_name": agent.display_name,
+                "state": agent.state,
+                "delivery_mode": agent.delivery_mode,
+                "connections": agent.connections,
+                "head_seq": agent.inbox.head_seq,
+                "acked_seq": agent.inbox.acked_seq,
+                "lag": agent.inbox.lag,
+            });
+            let online = agent.connections.len();
+            let text = format!(
+                "{}  {} not acknowledged (acked {} of {}), {online} connections, by {}",
+                output.bold(&line(&agent.display_name)),
+                agent.inbox.lag,
+                agent.inbox.acked_seq,
+                agent.inbox.head_seq,
+                agent.delivery_mode,
+            );
+            output.item(&item, &text)?;
+        }
+        cursor = next;
+        if cursor.is_none() {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What commands print: text for people, or a line of JSON for each item.
+
+use std::{
+    env,
+    io::{self, IsTerminal, Write, stderr, stdout},
+};
+
+use serde::Serialize;
+
+use crate::failure::Result;
+
+/// Where and how a command prints.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    json: bool,
+    colour: bool,
+}
+
+impl Output {
+    pub fn new(json: bool) -> Self {
+        let is_unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self {
+            json,
+            colour: !json && !is_unwanted && stdout().is_terminal(),
+        }
+    }
+
+    pub const fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// An item: a line of JSON, or the text. The text of others goes through [`plain`] first.
+    pub fn item(&self, item: &impl Serialize, text: &str) -> Result<()> {
+        if self.json {
+            self.raw(&serde_json::to_string(item)?)
+        } else {
+            self.raw(text)
+        }
+    }
+
+    /// A line on standard output, as it is.
+    #[expect(clippy::unused_self, reason = "all that is printed goes by here")]
+    pub fn raw(&self, line: &str) -> Result<()> {
+        let mut out = stdout().lock();
+        writeln!(out, "{line}")?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// Text on standard output without the end of a line, for what grows.
+    #[expect(clippy::unused_self, reason = "all that is printed goes by here")]
+    pub fn piece(&self, text: &str) -> Result<()> {
+        let mut out = stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        Ok(())
+    }
+
+    /// A remark for people, on standard error. Programs do not see it.
+    pub fn note(&self, text: &str) {
+        if !self.json {
+            self.error(text);
+        }
+    }
+
+    /// Prints a remark beside the items: a line of JSON on standard error, or the text.
+    pub fn beside(&self, item: &impl Serialize, text: &str) -> Result<()> {
+        if self.json {
+            self.error(&serde_json::to_string(item)?);
+        } else {
+            self.error(text);
+        }
+        Ok(())
+    }
+
+    /// A line on standard error.
+    #[expect(clippy::unused_self, reason = "all that is printed goes by here")]
+    pub fn error(&self, text: &str) {
+        writeln!(stderr(), "{text}").ok();
+    }
+
+    /// A share of bytes that are under way, in one line of a terminal.
+    pub fn progress(&self, name: &str, done: u64, all: u64) {
+        if self.json || !stderr().is_terminal() {
+            return;
+        }
+        let percent = done.saturating_mul(100).checked_div(all).unwrap_or(100);
+        let end = if done >= all { "\n" } else { "" };
+        write!(stderr(), "\r{name}: {percent} % of {all} bytes{end}").ok();
+        io::Write::flush(&mut stderr()).ok();
+    }
+
+    fn styled(&self, code: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+
+    pub fn bold(&self, text: &str) -> String {
+        self.styled("1", text)
+    }
+
+    pub fn dim(&self, text: &str) -> String {
+        self.styled("2", text)
+    }
+
+    pub fn red(&self, text: &str) -> String {
+        self.styled("31", text)
+    }
+
+    pub fn green(&self, text: &str) -> String {
+        self.styled("32", text)
+    }
+
+    pub fn yellow(&self, text: &str) -> String {
+        self.styled("33", text)
+    }
+}
+
+/// The text of others without what commands a terminal or turns its letters around.
+pub fn plain(text: &str) -> String {
+    let is_plain = |letter: &char| {
+        let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        !turns && (!letter.is_control() || matches!(letter, '\n' | '\t'))
+    };
+    text.chars().filter(is_plain).collect()
+}
+
+/// [`plain`], in one line.
+pub fn line(text: &str) -> String {
+    plain(text).replace(['\n', '\t'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_do_not_command_the_terminal() {
+        assert_eq!(plain("a\x1b[31mb\u{9b}c\rd\x07"), "a[31mbcd");
+        assert_eq!(plain("x\u{202e}y\u{2066}z\n\tü"), "xyz\n\tü");
+        assert_eq!(line("two\nlines"), "two lines");
+    }
+}

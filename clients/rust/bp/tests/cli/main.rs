@@ -1,0 +1,19 @@
+//! The built `bp`: against two nodes of a real cluster, at a terminal where it asks.
+
+mod account;
+mod agents;
+mod ask;
+mod bridge;
+mod commands;
+mod contexts;
+mod exits;
+mod keys;
+mod mcp;
+mod mcp_killed;
+mod prompts;
+mod quickstart;
+mod recipes;
+mod schema;
+mod support;
+mod talk;
+mod webhooks;
