@@ -1,5 +1,7 @@
 """How fast this client is: `python clients/python/speed.py`, or with `--backlog 10000`.
 
+`--conversations 100000` measures the store of an agent that has so many: its start, a change, memory.
+
 Without options: envelopes and wraps that are sealed and opened a second. `--backlog` starts a
 cluster of its own, and an agent in a process of its own that opens and handles an inbox.
 """
@@ -12,18 +14,29 @@ import json
 import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from blindpipe import Agent, Context
+from blindpipe.agent.pin_store import FilePins
+from blindpipe.agent.startup import StoredEpochMarks
+from blindpipe.core.session import MAX_ROOMS, Handled, Session, SessionOptions
 from blindpipe.e2ee import EpochKey, Principal, PrivateKeys, envelope, wrap
+from blindpipe.e2ee.ids import ulid
+from blindpipe.e2ee.room import EpochMarks, StoredMarks
+from blindpipe.e2ee.trust import DirectoryKey, Trust
 from blindpipe.testing import DevCluster, TestUser, dev_cluster
+from blindpipe.transport.clock import now_ms
+from blindpipe.transport.http import Http
 
 ROOT = Path(__file__).parents[2]
 PEOPLE = 20
+AGENT = Principal.agent(bytes(16))
 LIMITS = ("auth_register_ip", "default_ip", "default_user", "user_message_send", "agent_tier_1")
 
 
@@ -112,6 +125,65 @@ def drain(events: int) -> None:
     print(f"{'memory':>18}: {before:.0f} MB before, {peak_megabytes():.0f} MB at most")
 
 
+def fill_store(path: Path, conversations: int) -> None:
+    """The store of an agent that has talked with so many people, and handled a message of each."""
+    trust, keys = Trust(AGENT), PrivateKeys.random().public
+    shown = DirectoryKey("phone", keys.public_key, keys.signing_public_key, ("bp1",))
+    marks: dict[str, StoredMarks] = {}
+    handled: list[Handled] = []
+    for number in range(conversations):
+        person, id = Principal.user(number.to_bytes(16, "big")), name_of(number)
+        trust.directory(person, [shown], 1)
+        marks[id] = EpochMarks(3, 1, {person: "all", AGENT: "all"}, encrypted=True).store()
+        handled.append(Handled(now_ms(), id, person, bytes(16)))
+    store = FilePins(path)
+    asyncio.run(store.save({"pins": trust.store(), "marks": marks}))
+    asyncio.run(store.add_handled(handled))
+
+
+def name_of(number: int) -> str:
+    return ulid(number.to_bytes(16, "big"))
+
+
+async def open_store(path: Path) -> None:
+    """A start with that store, then every conversation is used once."""
+    before, start = peak_megabytes(), time.perf_counter()
+    store = FilePins(path)
+    stored = await store.load()
+    assert stored is not None
+    trust = Trust(AGENT, stored=stored["pins"])
+    options = SessionOptions(
+        http=cast(Http, None),
+        me=AGENT,
+        signer=None,
+        opening=(),
+        device_id=None,
+        trust=trust,
+        marks=StoredEpochMarks(stored["marks"]),
+        allows_clear=True,
+        on_notice=lambda *_: None,
+    )
+    session = Session(options)
+    session.resume_handled(await store.load_handled())
+    seconds, conversations = time.perf_counter() - start, len(stored["marks"])
+    print(f"{'start':>18}: {seconds:.2f} s, {peak_megabytes() - before:.0f} MB more than before")
+    start = time.perf_counter()
+    for number in range(conversations):
+        person = Principal.user(number.to_bytes(16, "big"))
+        assert session.is_remembered(name_of(number), person, name_of(0))
+        assert trust.is_known(person)
+    each = (time.perf_counter() - start) / conversations
+    print(f"{'a use of each':>18}: {each * 1e6:.0f} µs, {MAX_ROOMS} rooms stay in memory")
+    start, changes = time.perf_counter(), 100
+    for number in range(changes):
+        person = Principal.user(number.to_bytes(16, "big"))
+        trust.link(person, bytes(16), number)
+        await store.save({"pins": trust.take_changed()[1], "marks": {}})
+    each = (time.perf_counter() - start) / changes
+    print(f"{'a change is kept':>18}: {each * 1e3:.1f} ms")
+    print(f"{'memory':>18}: {before:.0f} MB before, {peak_megabytes():.0f} MB at most")
+
+
 def peak_megabytes() -> float:
     """The most memory that this process has held."""
     status = Path("/proc/self/status").read_text()
@@ -134,6 +206,8 @@ async def on_cluster(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conversations", type=int, help="measure a store of so many")
+    parser.add_argument("--open-store", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--backlog", type=int, metavar="EVENTS", help="count handled events")
     parser.add_argument(
         "--program", default=ROOT / "target/release/devcluster", help="the development cluster"
@@ -142,6 +216,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.drain:
         drain(arguments.drain)
+    elif arguments.open_store:
+        asyncio.run(open_store(arguments.open_store))
+    elif arguments.conversations:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "pins"
+            fill_store(path, arguments.conversations)
+            command = (sys.executable, __file__, "--open-store", str(path))
+            subprocess.run(command, check=True)
     elif arguments.backlog:
         asyncio.run(on_cluster(arguments))
     else:

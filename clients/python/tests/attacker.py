@@ -36,6 +36,8 @@ class Attacker:
         self._http = ClientSession()
         self._sockets: list[web.WebSocketResponse] = []
         self.url = ""
+        self.is_away = False
+        """Nothing gets through."""
         self.seen: list[Frame] = []
         """The frames of the node, as they came."""
         self.on_frame: Callable[[Frame], Iterable[Frame]] = lambda frame: (frame,)
@@ -73,6 +75,8 @@ class Attacker:
             await socket.close(code=code)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if self.is_away:
+            return web.Response(status=503)
         if request.path == "/ws":
             return await self._relay(request)
         status = self.on_status(request.method, request.path)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from blindpipe import Agent, AgentOptions, Client, Conversation, ToolRequest
 from blindpipe.client import (
+    ApprovalRequest,
     CaughtUp,
     ClientEvent,
     MessageEvent,
@@ -107,6 +108,15 @@ async def answer_to(user: TestUser, act: Callable[[], Awaitable[object]]) -> Mes
     """The first message of an agent after `act`."""
     events = await collect(user, act, lambda all: any(map(from_agent, all)))
     return next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
+
+
+async def asked(user: TestUser) -> ApprovalRequest:
+    """The newest approval that waits for this person."""
+    async with asyncio.timeout(10):
+        while True:
+            async for request in user.client.approvals():
+                return request
+            await asyncio.sleep(0.05)
 
 
 async def texts(conversation: Conversation) -> list[str]:

@@ -34,9 +34,10 @@ from live import (
     until,
 )
 
-from blindpipe import Agent, CallResult, Context, NotApproved, ToolRequest
+from blindpipe import Agent, ApiError, CallResult, Context, NotApproved, ToolRequest
 from blindpipe.client import Sensitivity, StoredConsents, Tool
 from blindpipe.e2ee.consent import Consents
+from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.socket import Frame
 
@@ -335,22 +336,21 @@ async def test_an_answer_counts_for_its_question_and_from_the_person_who_was_ask
         await group.add_agent(agent.agent_id, "all")
         delete = await answer_to(ada, lambda: group.send("Delete?"))
         keep = await answer_to(ada, lambda: group.send("Keep?"))
-        moved: list[Frame] = []
+        with pytest.raises(ApiError):
+            await bob.client.conversation(group.id).answer(keep.received, "Yes")
+        of_delete = await ada.client.approval(delete.received.message["message_id"])
+        names = ("approval_id", "seq", "digest")
+        lie = {name: dict(of_delete.approval)[name] for name in names}
 
         def move(frame: Frame) -> Iterable[Frame]:
-            if not is_message(frame) or moved:
+            if frame.get("event") != "approval.closed":
                 return (frame,)
-            moved.append(frame)
-            return (changed(frame, in_reply_to=delete.received.message["message_id"]),)
+            return ({**changed(frame, **lie), "event_id": new_ulid()}, frame)
 
         attacker.on_frame = move
         await group.answer(keep.received, "Yes")
-        await until(lambda: victim.faults)
-        questions = [message async for message in bob.client.conversation(group.id).history()]
-        await bob.client.conversation(group.id).answer(questions[-2], "Yes")
-        await group.answer(keep.received, "Yes")
         await until(lambda: answers)
-    assert questions[-2].text == "Delete?" and victim.faults == ["bad_ciphertext"]
+    assert victim.faults == ["bad_signature"]
     assert answers == ["Keep? Yes"], "neither moved, nor by another member"
     await ada.client.close()
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from attacker import (
     attacked_person,
     attacking,
     changed,
+    echo,
     has_event,
     newest,
 )
@@ -191,6 +194,40 @@ async def test_a_member_whom_the_server_adds_while_the_client_is_off_is_named_fi
         await again_here.close()
     named = victim.notices.index(("member_added", mallory))
     assert named < victim.notices.index(("rotation", ""))
+
+
+async def test_a_member_whom_the_server_adds_while_an_agent_is_off_is_named_before_it_answers(
+    cluster: DevCluster, ada: TestUser, bob: TestUser, tmp_path: Path
+) -> None:
+    made = await cluster.agent("aware", ada.client)
+    async with running(Agent(made)):
+        await ada.client.open_agent(made.agent_id)
+    group = await ada.client.open_group([bob.client.user_id])
+    await group.add_agent(made.agent_id, "all")
+    mallory, told = new_ulid(), list[list[Any]]()
+    async with attacking(cluster) as attacker:
+        for is_there in (False, True):
+            victim = Victim()
+            behind: Json = {"url": attacker.url, "ssl_context": None, "pins": str(tmp_path / "pins")}
+            options = replace(made, **behind, hooks=victim.hooks)
+
+            def on_answer(_method: str, path: str, data: Any, is_there: bool = is_there) -> Any:
+                if path != f"/conversations/{group.id}" or not is_there:
+                    return data
+                added = {"principal_type": "user", "principal_id": mallory}
+                return {**data, "members": [*data["members"], {**data["members"][0], **added}]}
+
+            def on_request(method: str, path: str, body: Any, victim: Victim = victim) -> Any:
+                if path.endswith("/messages"):
+                    told.append([each for each in victim.places if each[0] == "member_added"])
+                return body
+
+            attacker.on_answer, attacker.on_request = on_answer, on_request
+            async with running(echo(options, victim)):
+                await answer_to(ada, lambda: group.send("Are you there?"))
+            named = [who for kind, who in victim.notices if kind == "member_added"]
+            assert named == ([mallory] if is_there else [])
+    assert told == [[], [("member_added", group.id)]]
 
 
 async def test_nobody_joins_two(cluster: DevCluster, bob: TestUser) -> None:

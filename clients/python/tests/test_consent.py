@@ -31,7 +31,7 @@ DAY_MS = 24 * 60 * 60_000
 async def _asked(
     cluster: DevCluster, ran: list[tuple[str, Any]]
 ) -> AsyncIterator[tuple[TestUser, Conversation, list[CallResult]]]:
-    """A person with a table of tools, and an agent that asks for the tool that it is told."""
+    """A person with a table of tools, and an agent that asks for the `tool[@device]` it is told."""
 
     async def run(tool: str, arguments: dict[str, Any]) -> str:
         ran.append((tool, arguments))
@@ -48,7 +48,8 @@ async def _asked(
 
     @agent.on("message")
     async def ask(ctx: Context) -> None:
-        results.append(await ctx.call(ctx.text, SCOPE, {"of": ctx.text}))
+        tool, _, device = ctx.text.partition("@")
+        results.append(await ctx.call(tool, SCOPE, {"of": tool}, device=device or None))
         await ctx.reply("done")
 
     async with running(agent):
@@ -170,6 +171,65 @@ async def test_an_unknown_tool_is_left_to_another_device_that_may_know_it(
         await laptop
         await phone.close()
     assert [each.result for each in results] == ["unheard_of on the phone"]
+
+
+async def test_of_two_devices_one_runs_a_request_that_names_none(cluster: DevCluster) -> None:
+    ran = list[str]()
+    async with _asked(cluster, []) as (ada, conversation, results):
+        tools = {"ping": Tool(SCOPE, Sensitivity.LOW)}
+        phone = await sign_in(cluster, ada, "phone", node=1, tools=tools)
+        await phone.devices.restore(ada.protection_password)
+        user = TestUser(phone, ada.email, ada.password, ada.protection_password)
+        both, caught_up = asyncio.Barrier(2), asyncio.Event()
+
+        async def decide(request: ToolRequest) -> None:
+            await request.approve()
+            await both.wait()
+            await request.execute(lambda tool, _: ran.append(tool))
+
+        async def begun() -> None:
+            caught_up.set()
+
+        laptop = asyncio.create_task(decide_until_answered(ada, begun, decide))
+        await caught_up.wait()
+        await decide_until_answered(user, partial(conversation.send, "ping"), decide)
+        await laptop
+        await phone.close()
+    assert (ran, [each.status for each in results]) == (["ping"], ["executed"])
+
+
+async def test_a_request_for_another_device_runs_on_none_else(cluster: DevCluster) -> None:
+    ran, refused = list[tuple[str, Any]](), list[str]()
+    async with _asked(cluster, ran) as (ada, conversation, results):
+        tools = {"ping": Tool(SCOPE, Sensitivity.LOW)}
+        phone = await sign_in(cluster, ada, "phone", node=1, tools=tools)
+        await phone.devices.restore(ada.protection_password)
+        user = TestUser(phone, ada.email, ada.password, ada.protection_password)
+        caught_up, is_refused = asyncio.Event(), asyncio.Event()
+
+        async def on_laptop(request: ToolRequest) -> None:
+            # The laptop has a tool of this name, and its person agrees.
+            await request.approve()
+            with pytest.raises(UsageError):
+                await request.remember()
+            refused.append(await _refused(request))
+            is_refused.set()
+
+        async def on_phone(request: ToolRequest) -> None:
+            await is_refused.wait()
+            await request.approve()
+            await request.execute(lambda tool, _: f"{tool} on the phone")
+
+        async def begun() -> None:
+            caught_up.set()
+
+        laptop = asyncio.create_task(decide_until_answered(ada, begun, on_laptop))
+        await caught_up.wait()
+        await decide_until_answered(user, partial(conversation.send, "ping@phone"), on_phone)
+        await laptop
+        await phone.close()
+    assert (ran, refused) == ([], ["unable"])
+    assert [each.result for each in results] == ["ping on the phone"]
 
 
 def test_what_is_remembered_ends_by_time_and_by_a_withdrawal() -> None:

@@ -1,9 +1,10 @@
-"""`clients/README.md` names the API of three languages, and `docs/encryption.md` names tests."""
+"""`clients/README.md` and `ROUTES.md` name the API of three languages, the document of `bp1` tests."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -25,9 +26,13 @@ def _rows(text: str, columns: int) -> Iterator[list[str]]:
             yield cells
 
 
+def _table(name: str) -> list[list[str]]:
+    return list(_rows((CLIENTS / name).read_text(), 4))
+
+
 def _names(language: str) -> list[str]:
     at = LANGUAGES.index(language) + 1
-    rows = list(_rows((CLIENTS / "README.md").read_text(), 4))
+    rows = [row for name in ("README.md", "ROUTES.md") for row in _table(name)]
     for row in rows:
         assert all(re.fullmatch(r"–|`[\w.:]+`(, `[\w.:]+`)*", cell) for cell in row[1:]), row
     return sorted({name for row in rows for name in re.findall(r"`([^`]+)`", row[at])})
@@ -37,6 +42,20 @@ def test_the_tables_are_read() -> None:
     assert len(_names("Python")) > 100
     assert len(_names("TypeScript")) > 100
     assert len(_names("Rust")) > 100
+
+
+def test_each_route_has_a_row_and_its_calls() -> None:
+    document = json.loads((CLIENTS.parent / "docs/api/openapi.json").read_text())
+    methods = {"get", "post", "put", "patch", "delete"}
+    routes = [
+        f"{method.upper()} {path}"
+        for path, operations in document["paths"].items()
+        for method in operations
+        if method in methods
+    ]
+    table = _table("ROUTES.md")
+    assert not set(routes) - {row[0] for row in table}
+    assert all("–" not in row[1:] for row in table)
 
 
 def _has_member(owner: object, name: str) -> bool:

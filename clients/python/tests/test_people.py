@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from live import answer_to, collect, running, sign_in, texts, until
 
-from blindpipe import Agent, BlindpipeError, Context, KeyUnavailable, NewFile
+from blindpipe import Agent, BlindpipeError, Context, KeyUnavailable, NewFile, UsageError
 from blindpipe.client import MessageEvent
 from blindpipe.e2ee import E2eeError, ids
 from blindpipe.e2ee.trust import NoticeKind
@@ -52,18 +52,38 @@ async def test_another_device_restores_the_keys_and_reads_everything(
     # Introduced by a key that Bob knows: nobody is asked, and the numbers are the same.
     bobs = bob.client.conversation(conversation.id)
     assert (await texts(bobs))[-1] == "from the phone"
-    signer, bobs_signer = phone.session.options.signer, bob.client.session.options.signer
-    assert signer and bobs_signer
-    number = bob.client.safety_number(phone.me, signer.key_id.hex())
-    assert number == phone.safety_number(bob.client.me, bobs_signer.key_id.hex())
+    number = await bob.client.safety_number(phone.me)
+    for client in (ada.client, phone):
+        assert await client.safety_number(bob.client.me) == number
     assert len(number.replace(" ", "")) == 60
-    bob.client.verify(phone.me, signer.key_id.hex())
+    with pytest.raises(UsageError):
+        bob.client.verify(phone.me, number[:-1])
+    bob.client.verify(phone.me, number)
     newest = await anext(aiter(bobs.history()))
     assert newest.opened and newest.opened.sender.verified
     await phone.devices.revoke("phone")
     with pytest.raises(BlindpipeError):
         await phone.devices.list()
     await phone.close()
+
+
+async def test_a_lost_device_is_revoked_with_those_that_it_introduced(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    ada = await cluster.user("ada")
+    phone = await sign_in(cluster, ada, "phone", node=1)
+    await phone.devices.restore(ada.protection_password)
+    # The newest backup is the phone's, whose key introduces the next device.
+    thief = await sign_in(cluster, ada, "thief", node=1)
+    await thief.devices.restore(ada.protection_password)
+    assert await ada.client.devices.introduced_by("phone") == ["thief"]
+    assert await phone.devices.introduced_by("phone") == ["thief"]
+    assert await thief.devices.introduced_by("phone") == []
+    await ada.client.devices.revoke("phone", with_introduced=True)
+    left = [device["device_id"] for device in await ada.client.devices.list()]
+    assert left == [ada.client.account.device_id]
+    for client in (phone, thief, ada.client):
+        await client.close()
 
 
 async def test_an_addressed_agent_reads_what_names_it_and_nothing_else(

@@ -84,13 +84,29 @@ class Machine:
         self.room.keys_changed(of)
         return {"done": done}
 
+    def do_safety_number(self, event: Json) -> Json:
+        return {"number": self.trust.safety_number(principal(event, "of"), _clock(event))}
+
+    def do_verify_number(self, event: Json) -> Json:
+        of = principal(event, "of")
+        return self._compared(of, self.trust.verify_number(of, event["number"], _clock(event)))
+
     def do_verify(self, event: Json) -> Json:
         of = principal(event, "of")
-        return {"done": self.trust.verify(of, hexed(event, "key"), _clock(event))}
+        return self._compared(of, self.trust.verify(of, hexed(event, "key"), _clock(event)))
 
     def do_link(self, event: Json) -> Json:
         of = principal(event, "of")
-        return {"notices": _notices(self.trust.link(of, hexed(event, "key"), _clock(event)))}
+        return self._compared(of, self.trust.link(of, hexed(event, "key"), _clock(event)))
+
+    def _compared(self, of: Principal, notices: list[Notice] | None) -> Json:
+        if notices:
+            self.room.keys_changed(of)
+        return {"done": notices is not None, "notices": _notices(notices or [])}
+
+    def do_introduced_by(self, event: Json) -> Json:
+        of, now = principal(event, "of"), _clock(event)
+        return {"devices": sorted(self.trust.introduced_by(of, event["device_id"], now))}
 
     def do_standing(self, event: Json) -> Json:
         of = principal(event, "of")

@@ -132,6 +132,29 @@ async def test_by_webhook_from_the_real_dispatcher_and_a_failed_handler_runs_aga
     await agent.close()
 
 
+async def test_a_delivery_that_is_too_large_for_its_body_is_read_by_its_address(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    options = replace(await cluster.agent("large", ada.client), key=None, plaintext="allow")
+    agent, heard, told = Agent(options), list[str](), list[object]()
+
+    @agent.on("message")
+    async def hear(ctx: Context) -> None:
+        heard.append(ctx.text)
+        told.append(ctx.event["data"].get("object_ref"))
+
+    long = "x" * 1_048_400
+    async with _served(agent.asgi(SECRET)) as url:
+        webhook = await _as_agent(options, "PUT", "/webhook", {"url": url, "secret": SECRET})
+        assert webhook["status"] == "active", webhook["last_error"]
+        conversation = await ada.client.open_agent(options.agent_id)
+        conversation.choose_clear()
+        await conversation.send(long)
+        await until(lambda: heard, 20)
+    assert heard == [long] and told == [None]
+    await agent.close()
+
+
 async def test_a_webhook_handler_that_is_too_slow_asks_for_another_try(
     cluster: DevCluster, ada: TestUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 
 import pytest
 from blindpipe.core.files import named_file
@@ -303,7 +304,10 @@ def test_passwords() -> None:
 
 def test_safety_numbers() -> None:
     for case in read("safety.json")["cases"]:
-        one, other = ((principal(side, "owner"), public(side)) for side in case["sides"])
+        one, other = (
+            (principal(side, "owner"), [public(keys) for keys in side["keys"]])
+            for side in case["sides"]
+        )
         assert [safety.half(*one), safety.half(*other)] == [s["half"] for s in case["sides"]]
         assert safety.number(one, other) == safety.number(other, one) == case["number"]
 
@@ -337,6 +341,21 @@ def test_key_log() -> None:
         assert leaf == hexed(case, "leaf")
         assert keylog.leaf_hash(leaf) == hexed(case, "leaf_hash")
         assert keylog.view(case["list_version"], hash) == hexed(case, "view")
+
+
+def test_nobody_outside_names_a_salt_or_a_nonce() -> None:
+    # Twice the same salt with the same key gives the contents away.
+    makers = [
+        function
+        for module in (envelope, file, backup, wrap)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith("seal")
+    ]
+    assert len(makers) >= 4
+    for maker in makers:
+        names = " ".join(inspect.signature(maker).parameters)
+        assert "salt" not in names and "nonce" not in names, maker
+    assert file.seal(b"x").data != file.seal(b"x").data
 
 
 def test_secrets_are_not_printed() -> None:

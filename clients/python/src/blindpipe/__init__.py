@@ -13,11 +13,23 @@ from .agent import (
     FilePins,
     MessageStream,
     PinStore,
+    SharedPins,
+    SharedStore,
     WebhookAnswer,
     verify_delivery,
 )
 from .api_errors import RateLimited
-from .client import Client, ClientOptions, Conversation, NewFile, ReceivedMessage, ToolRequest
+from .client import (
+    Client,
+    ClientOptions,
+    ContentView,
+    Conversation,
+    NewFile,
+    ReceivedMessage,
+    TimelineItem,
+    ToolRequest,
+    timeline,
+)
 from .errors import (
     ApiError,
     BlindpipeError,
@@ -41,6 +53,7 @@ __all__ = [
     "ClientOptions",
     "Closed",
     "ConnectionLost",
+    "ContentView",
     "Context",
     "Conversation",
     "DecryptError",
@@ -54,8 +67,12 @@ __all__ = [
     "PinStore",
     "RateLimited",
     "ReceivedMessage",
+    "SharedPins",
+    "SharedStore",
+    "TimelineItem",
     "ToolRequest",
     "UsageError",
     "WebhookAnswer",
+    "timeline",
     "verify_delivery",
 ]

@@ -25,6 +25,10 @@ class SearchContentEncrypted(ApiError):
     """`SEARCH_CONTENT_ENCRYPTED`, 400."""
 
 
+class SignatureInvalid(ApiError):
+    """`SIGNATURE_INVALID`, 400."""
+
+
 class Unauthorized(ApiError):
     """`UNAUTHORIZED`, 401."""
 
@@ -71,6 +75,10 @@ class AgentLimitExceeded(ApiError):
 
 class StorageLimitExceeded(ApiError):
     """`STORAGE_LIMIT_EXCEEDED`, 403."""
+
+
+class ApprovalLimitExceeded(ApiError):
+    """`APPROVAL_LIMIT_EXCEEDED`, 403."""
 
 
 class NotConversationMember(ApiError):
@@ -141,6 +149,18 @@ class AlreadyDecided(ApiError):
     """`ALREADY_DECIDED`, 409."""
 
 
+class ApprovalClosed(ApiError):
+    """`APPROVAL_CLOSED`, 409."""
+
+
+class ApprovalOpen(ApiError):
+    """`APPROVAL_OPEN`, 409."""
+
+
+class KeyMismatch(ApiError):
+    """`KEY_MISMATCH`, 409."""
+
+
 class ToolCallExpired(ApiError):
     """`TOOL_CALL_EXPIRED`, 409."""
 
@@ -206,6 +226,7 @@ ERROR_CLASSES: Final[Mapping[str, type[ApiError]]] = {
     "CODE_INVALID": CodeInvalid,
     "CHALLENGE_EXPIRED": ChallengeExpired,
     "SEARCH_CONTENT_ENCRYPTED": SearchContentEncrypted,
+    "SIGNATURE_INVALID": SignatureInvalid,
     "UNAUTHORIZED": Unauthorized,
     "TOKEN_EXPIRED": TokenExpired,
     "INVALID_CREDENTIALS": InvalidCredentials,
@@ -218,6 +239,7 @@ ERROR_CLASSES: Final[Mapping[str, type[ApiError]]] = {
     "REAUTH_REQUIRED": ReauthRequired,
     "AGENT_LIMIT_EXCEEDED": AgentLimitExceeded,
     "STORAGE_LIMIT_EXCEEDED": StorageLimitExceeded,
+    "APPROVAL_LIMIT_EXCEEDED": ApprovalLimitExceeded,
     "NOT_CONVERSATION_MEMBER": NotConversationMember,
     "NOT_CONVERSATION_MEMBER_UPLOAD": NotConversationMemberUpload,
     "RELATION_REQUIRED": RelationRequired,
@@ -235,6 +257,9 @@ ERROR_CLASSES: Final[Mapping[str, type[ApiError]]] = {
     "AGENT_KEYS_MISMATCH": AgentKeysMismatch,
     "IDEMPOTENCY_CONFLICT": IdempotencyConflict,
     "ALREADY_DECIDED": AlreadyDecided,
+    "APPROVAL_CLOSED": ApprovalClosed,
+    "APPROVAL_OPEN": ApprovalOpen,
+    "KEY_MISMATCH": KeyMismatch,
     "TOOL_CALL_EXPIRED": ToolCallExpired,
     "CURSOR_EXPIRED": CursorExpired,
     "UPLOAD_INCOMPLETE": UploadIncomplete,

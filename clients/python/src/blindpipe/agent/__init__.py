@@ -1,20 +1,27 @@
 """The agent's side: events in, answers out, each exactly once."""
 
+from ..core.approvals import Approval, Receipt
 from ..core.files import NewFile
 from ..core.opened import Sender
 from ..core.types import Event, Message, Sent
 from .agent import Agent
+from .approvals import ApprovalResult
 from .context import Context, QuestionAnswer, ReceivedFile
 from .options import AgentOptions
 from .pin_store import FilePins, HandledStore, PinStore, StoredTrust
 from .processor import Handler, Middleware
+from .shared_store import News, SharedPins, SharedStore, StoreChanged
 from .stream import MessageStream
 from .tool_calls import CallResult
+from .turns import BusyPolicy, SteerMessage
 from .webhook import WebhookAnswer, verify_delivery
 
 __all__ = [
     "Agent",
     "AgentOptions",
+    "Approval",
+    "ApprovalResult",
+    "BusyPolicy",
     "CallResult",
     "Context",
     "Event",
@@ -25,11 +32,17 @@ __all__ = [
     "MessageStream",
     "Middleware",
     "NewFile",
+    "News",
     "PinStore",
     "QuestionAnswer",
+    "Receipt",
     "ReceivedFile",
     "Sender",
     "Sent",
+    "SharedPins",
+    "SharedStore",
+    "SteerMessage",
+    "StoreChanged",
     "StoredTrust",
     "WebhookAnswer",
     "verify_delivery",

@@ -10,18 +10,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast, overload
 
+from ..core.approvals import Approval
+from ..core.large import resolved_event
 from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
 from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
 from ..transport.clock import now_ms
-from ..transport.http import Http
+from ..transport.http import Call, Http, Method
 from ..transport.socket import Socket
+from .approvals import ApprovalDraft
 from .inbox import Inbox, InboxParts, is_the_end, look_into
 from .options import AgentOptions
+from .outbox import Draft
 from .processor import Handler, Handlers, Middleware, Processor, StillRunning
+from .shared_store import SharedStore
 from .startup import Running, check_key_again, start
 from .transports import SocketReader, read_by_poll, unless_stopped
+from .turns import STOP
 from .webhook import (
     DEADLINE_SECONDS,
     MAX_BODY_BYTES,
@@ -110,6 +116,44 @@ class Agent:
 
         return register if handler is None else register(handler)
 
+    def on_stop(self, handler: _H) -> _H:
+        """Told after a person has stopped what ran in a conversation."""
+        self._handlers.add(STOP, handler)
+        return handler
+
+    @overload
+    def on_decision(self, name: str) -> Callable[[_H], _H]: ...
+    @overload
+    def on_decision(self, name: str, handler: _H) -> _H: ...
+    def on_decision(self, name: str, handler: _H | None = None) -> _H | Callable[[_H], _H]:
+        """Decisions about the approvals with this name, and their ends without one."""
+
+        def register(handler: _H) -> _H:
+            self._handlers.by_decision[name] = handler
+            return handler
+
+        return register if handler is None else register(handler)
+
+    async def approve(
+        self, conversation_id: str, name: str, arguments: JsonObject | None = None, **options: Any
+    ) -> Approval:
+        """As `Context.approve`, outside of a handler. Called again, it asks again."""
+        running = await self._start()
+        if not await running.lessons.enter(conversation_id):
+            raise OSError("the store has failed")
+        parts = running.parts
+        asked = ApprovalDraft(name, arguments or {}, **options)
+        draft = Draft(conversation_id, asked.content(), ids.new_ulid(), None, now_ms())
+        return await parts.approvals.ask(draft, asked)
+
+    async def approval(self, approval_id: str) -> Approval:
+        """An approval of this agent, as it stands."""
+        return await (await self._start()).parts.approvals.read(approval_id)
+
+    async def withdraw(self, approval_id: str) -> Approval:
+        """Takes an approval back that nobody has decided."""
+        return await (await self._start()).parts.approvals.withdraw(approval_id)
+
     def use(self, middleware: _M) -> _M:
         """Called around all handlers, as `await middleware(ctx, next)`."""
         self._handlers.middleware.append(middleware)
@@ -133,6 +177,16 @@ class Agent:
         """Checks token and key, and registers a first key, without handling anything."""
         await self._start()
 
+    async def request(
+        self, method: Method, path: str, body: Mapping[str, Any] | None = None, **query: Any
+    ) -> Any:
+        """Any call of the API in this agent's name; answers all fields of the answer."""
+        # Without the slash, the path could lead the token to another host.
+        if not path.startswith("/"):
+            raise UsageError("a path begins with /")
+        call = Call(method, path, query, body=dict(body) if body is not None else None)
+        return dict((await self._http.call(call)).body)
+
     async def trust(self, type: Kind, id: str, key_id: str) -> None:
         """The tap: a person behind this agent takes the key for that principal's."""
         running = await self._start()
@@ -143,16 +197,35 @@ class Agent:
         running.parts.session.options.on_learned()
         await running.lessons.save()
 
-    def run(self, *, transport: Transport = "socket", standby: bool = False) -> None:
+    def run(
+        self,
+        *,
+        transport: Transport = "socket",
+        standby: bool = False,
+        shared: bool = False,
+        group: str = "default",
+    ) -> None:
         """Runs until SIGTERM or SIGINT; finishes what it began."""
-        asyncio.run(self.serve(transport=transport, standby=standby))
+        asyncio.run(
+            self.serve(transport=transport, standby=standby, shared=shared, group=group)
+        )
 
-    async def serve(self, *, transport: Transport = "socket", standby: bool = False) -> None:
+    async def serve(
+        self,
+        *,
+        transport: Transport = "socket",
+        standby: bool = False,
+        shared: bool = False,
+        group: str = "default",
+    ) -> None:
         """As `run`, in a loop that runs already. `stop()` ends it, also before it has begun.
 
         `poll` is for cron and serverless. A standby keeps keys warm and handles nothing until
-        `activate()`.
+        `activate()`. All processes with `shared` split the conversations of the group among them;
+        their `pins` must be a `SharedStore`, such as `SharedPins`.
         """
+        if shared:
+            self._check_shared(transport, standby)
         stopping = self._stopping = asyncio.Event()
         if self._is_stopped:
             return await self.close()
@@ -163,12 +236,12 @@ class Agent:
             running = await unless_stopped(stopping, self._start())
             if running is None:
                 return self._abandon_start()
-            inbox = self._inbox(running, stopping)
+            inbox = self._inbox(running, stopping, shared)
             checks = asyncio.create_task(self._check_daily(running))
             if transport == "poll":
                 await read_by_poll(running.parts, inbox, self._hooks, stopping)
             else:
-                await self._run_socket(running, inbox, stopping, standby)
+                await self._run_socket(running, inbox, standby, group if shared else None)
             await running.lessons.save()
             if self._failure is not None:
                 raise self._failure
@@ -195,7 +268,14 @@ class Agent:
             self._starting.cancel()
             self._starting = None
 
-    def _inbox(self, running: Running, stopping: asyncio.Event) -> Inbox:
+    def _check_shared(self, transport: Transport, standby: bool) -> None:
+        if transport != "socket" or standby:
+            raise UsageError("a shared agent reads a socket, and is no standby")
+        if not isinstance(self._options.pins, SharedStore):
+            # Each process would trust other keys, and handle again what another one has handled.
+            raise UsageError("a shared agent needs pins that processes share, such as SharedPins")
+
+    def _inbox(self, running: Running, stopping: asyncio.Event, is_shared: bool) -> Inbox:
         return Inbox(
             InboxParts(
                 self._options,
@@ -207,6 +287,7 @@ class Agent:
                 stopping,
                 on_failure=self._fail,
                 send_ack=self._send_ack,
+                is_shared=is_shared,
             )
         )
 
@@ -220,10 +301,12 @@ class Agent:
         )
 
     async def _run_socket(
-        self, running: Running, inbox: Inbox, stopping: asyncio.Event, standby: bool
+        self, running: Running, inbox: Inbox, standby: bool, group: str | None
     ) -> None:
-        is_standby = standby and not self._is_activated
-        reader = SocketReader(self._options, self._hooks, inbox, running.parts.http, is_standby)
+        assert self._stopping is not None
+        stopping, is_standby = self._stopping, standby and not self._is_activated
+        http = running.parts.http
+        reader = SocketReader(self._options, self._hooks, inbox, http, is_standby, group)
         self._reader = reader
         ended = asyncio.create_task(reader.socket.run())
         stops = asyncio.create_task(stopping.wait())
@@ -308,16 +391,22 @@ class Agent:
     async def _deliver(self, event: Event) -> None:
         running = await self._start()
         parts = running.parts
+        event = await resolved_event(parts.http, event)
         if time.monotonic() - self._key_checked_at > KEY_CHECK_SECONDS:
             await self._check_key(running)
         if event["event"] == "artifact_response":
             parts.tool_calls.deliver(event["data"])
+        if not await running.lessons.enter(event.get("conversation_id")):
+            raise OSError("the store has failed")
+        self._processor.arrive(event)
         await look_into(parts.session, event, self._logger)
         # A delivery tells which attempt it is.
         replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
         await self._processor.process(event, parts, replayed)
-        # A process that serves deliveries may be frozen between them.
-        await running.lessons.save()
+        # A process that serves deliveries may be frozen between them. An answer of success would
+        # acknowledge what is not kept.
+        if not await running.lessons.save():
+            raise OSError("the store has failed")
 
     def asgi(self, secrets: Secrets) -> AsgiApp:
         """A receiver of deliveries, for any ASGI server or framework.

@@ -15,6 +15,8 @@ class _Slot:
     cursor: str
     event: Event | None
     """None once it is handled, so that one that never ends holds no others in memory."""
+    is_given_up: bool = False
+    """It comes again, here or elsewhere."""
 
 
 class Dispatcher:
@@ -76,11 +78,22 @@ class Dispatcher:
                 await self._handle(slot.event)
             except (Exception, SystemExit, asyncio.CancelledError):
                 # It is not acknowledged, so it comes again.
+                if slot.is_given_up:
+                    self._leave(name)
                 return
             line.popleft()
             slot.event = None
             self._advance()
         if not line:
+            del self._lines[name]
+
+    def _leave(self, name: str) -> None:
+        """Drops the first event of a line. Later events go on."""
+        line = self._lines[name]
+        line.popleft()
+        if line:
+            self._ready.append(name)
+        else:
             del self._lines[name]
 
     def _ended(self, worker: asyncio.Task[None]) -> None:
@@ -107,6 +120,18 @@ class Dispatcher:
         """Begins no further event."""
         self._is_stopped = True
         self._tell_idle()
+
+    def give_up(self) -> list[asyncio.Task[None]]:
+        """Forgets what waits, and tells no progress of what runs. Answers the tasks that run."""
+        for name in self._ready:
+            del self._lines[name]
+        self._ready.clear()
+        self._slots.clear()
+        for line in self._lines.values():
+            line[0].is_given_up = True
+            while len(line) > 1:
+                line.pop()
+        return list(self._workers)
 
     def cancel(self) -> None:
         """Cancels what is under way."""

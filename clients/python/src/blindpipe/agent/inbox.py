@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,10 @@ SLOW_HANDLER_SECONDS: Final = 300.0
 """A handler that runs for so long is named in the log."""
 
 
+KEEP_SECONDS: Final = 8.0
+"""The server gives a lost connection's conversations to another process after 10 s."""
+
+
 @dataclass(frozen=True, slots=True)
 class InboxParts:
     """The parts that an inbox works with."""
@@ -45,6 +49,8 @@ class InboxParts:
     """The agent stops for a handler's error, as its developer chose."""
     send_ack: Callable[[str], bool]
     """Tells the server a cursor; false while it cannot."""
+    is_shared: bool = False
+    """Other processes have a share of the conversations."""
 
 
 class Inbox:
@@ -58,6 +64,8 @@ class Inbox:
         self._arrived: deque[tuple[Event, bool]] = deque()
         self._intake: asyncio.Task[None] | None = None
         self._backlog = Backlog()
+        # Shared connections that have ended.
+        self._losses = 0
         # The history that cursors belong to; the server's database may go back to another one.
         self._epoch: str | None = None
         self.received: str | None = None
@@ -65,11 +73,11 @@ class Inbox:
         self.replayed_to = 0
         """Numbers up to this one were in the inbox before this connection."""
 
-    async def ackable(self) -> str | None:
-        """The cursor to acknowledge now, once the lessons of its events are kept."""
+    async def ackable(self) -> tuple[str | None, bool]:
+        """The cursor to acknowledge now, and whether the lessons of its events are kept."""
         cursor = self._acks.pending
-        await self._setup.lessons.save()
-        return cursor
+        is_kept = await self._setup.lessons.save()
+        return (cursor if is_kept else None), is_kept
 
     async def room(self) -> None:
         """Returns when few enough events wait, or the agent stops."""
@@ -93,6 +101,8 @@ class Inbox:
             self._epoch = _epoch_of(event["cursor"])
         if event["event"] == "artifact_response":
             self._setup.parts.tool_calls.deliver(event["data"])
+        if not standby:
+            self._setup.processor.arrive(event)
         has_room = self._backlog.add(event["cursor"], size)
         if event["event"] == "message.created" and not self._arrived:
             # A message changes no keys and no members, so it needs no task of its own.
@@ -112,6 +122,23 @@ class Inbox:
         self._epoch = _epoch_of(head)
         self._acks.forget()
         self._setup.parts.session.missed_events()
+
+    def lost(self, was_silent: bool) -> None:
+        """The connection has ended, and with it this process's share of the conversations.
+
+        Events that wait come again. Handlers may go on until another process may have their
+        conversations.
+        """
+        self._acks.forget()
+        self._arrived.clear()
+        if self._intake is not None:
+            self._intake.cancel()
+            self._intake = None
+        self._backlog.clear()
+        self._losses += 1
+        running = self._dispatcher.give_up()
+        delay = 0.0 if was_silent else KEEP_SECONDS
+        asyncio.get_running_loop().call_later(delay, _cancel_all, running)
 
     def _progressed(self, cursor: str) -> None:
         # An acknowledgement of another history would say nothing, or too much.
@@ -135,12 +162,19 @@ class Inbox:
         await look_into(self._setup.parts.session, event, self._setup.logger)
 
     async def _handle(self, event: Event) -> None:
-        loop = asyncio.get_running_loop()
+        while not await self._setup.lessons.enter(event.get("conversation_id")):
+            # It is not known whether another process has handled it.
+            if await self._stops_within(FIRST_OUTAGE_WAIT_MS / 1000):
+                raise asyncio.CancelledError
+        loop, losses = asyncio.get_running_loop(), self._losses
         timer = loop.call_later(SLOW_HANDLER_SECONDS, self._tell_slow, event)
         try:
             await self._try(event)
         finally:
             timer.cancel()
+        if losses != self._losses:
+            # No ack follows. Another process is given the event soon, and looks into the store.
+            await self._setup.lessons.save()
         self._backlog.remove(event["cursor"])
 
     def _tell_slow(self, event: Event) -> None:
@@ -155,7 +189,7 @@ class Inbox:
         attempt = outages = 0
         while True:
             try:
-                replayed = event["seq"] <= self.replayed_to
+                replayed = setup.is_shared or event["seq"] <= self.replayed_to
                 return await setup.processor.process(event, setup.parts, replayed)
             except BaseException as error:
                 if setup.stopping.is_set() or is_the_end(error):
@@ -220,6 +254,11 @@ class Inbox:
         if self._intake is not None:
             self._intake.cancel()
         await self._acks.settle()
+
+
+def _cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 async def look_into(session: Session, event: Event, logger: logging.Logger) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from ..core.session import Handled, Session
 from ..e2ee.trust import Trust
 from .pin_store import HandledStore, PinStore
+from .shared_store import SharedStore, StoreChanged
 
 SAVE_DELAY_SECONDS: Final = 0.5
 """Many things are learned together, such as the keys of a group."""
@@ -44,6 +45,33 @@ class Lessons:
         if isinstance(self._store, HandledStore):
             session.resume_handled(await self._store.load_handled())
 
+    async def enter(self, conversation_id: str | None) -> bool:
+        """Takes over what other processes have stored, before something is done in a conversation.
+
+        False if it could not be read.
+        """
+        if not isinstance(self._store, SharedStore) or self.session is None:
+            return True
+        async with self._lock:
+            return await self._take_news(self._store, self.session, conversation_id)
+
+    async def _take_news(
+        self, store: SharedStore, session: Session, conversation_id: str | None
+    ) -> bool:
+        try:
+            news = await store.news(conversation_id)
+        except Exception:
+            self._logger.exception("the shared store could not be read")
+            return False
+        changed = self._trust.take_over(news.pins)
+        session.take_over(news.marks, news.handled)
+        for who in changed:
+            session.reconsider(who)
+        if news.came_back and conversation_id is not None:
+            # Members and keys may have changed while another process had it.
+            session.forget(conversation_id)
+        return True
+
     def soon(self) -> None:
         """Something was learned."""
         self._has_changed = True
@@ -54,19 +82,20 @@ class Lessons:
         await asyncio.sleep(SAVE_DELAY_SECONDS)
         await self.save()
 
-    async def save(self) -> None:
-        """Stores all that was learned before this call. A store's failure is logged."""
+    async def save(self) -> bool:
+        """Stores all that was learned before this call. A failure is logged, and false."""
         if self._store is None or self.session is None:
-            return
+            return True
         async with self._lock:
-            await self._save_handled()
+            is_kept = await self._save_handled()
             if self._has_changed:
-                await self._save_trust(self._store, self.session)
+                is_kept &= await self._save_trust(self._store, self.session)
+            return is_kept
 
-    async def _save_handled(self) -> None:
+    async def _save_handled(self) -> bool:
         adding, self._handled = self._handled, []
         if not adding or not isinstance(self._store, HandledStore):
-            return
+            return True
         try:
             await self._store.add_handled(adding)
         except BaseException as error:
@@ -74,14 +103,27 @@ class Lessons:
             if not isinstance(error, Exception):
                 raise
             self._logger.error("the handled messages could not be stored")
+            return False
+        return True
 
-    async def _save_trust(self, store: PinStore, session: Session) -> None:
+    async def _save_trust(self, store: PinStore, session: Session) -> bool:
+        if isinstance(store, SharedStore) and not await self._take_news(store, session, None):
+            return False
         self._has_changed = False
-        marks = {id: mark.store() for id, mark in session.marks().items()}
+        whose, pins = self._trust.take_changed()
+        marks = session.take_changed()
+        if not whose and not marks:
+            return True
         try:
-            await store.save({"pins": self._trust.store(), "marks": marks})
+            await store.save({"pins": pins, "marks": marks})
         except BaseException as error:
             self._has_changed = True
+            self._trust.not_kept(whose)
+            session.not_kept(marks)
             if not isinstance(error, Exception):
                 raise
+            if isinstance(error, StoreChanged):
+                return await self._save_trust(store, session)
             self._logger.error("the pins could not be stored")
+            return False
+        return True

@@ -8,13 +8,14 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ..e2ee import AgentKey
 from ..e2ee.trust import Policy
 from ..errors import UsageError
 from ..hooks import Hooks
 from .pin_store import PinStore
+from .turns import BusyPolicy
 
 DEFAULT_RETRY_DELAYS: Final = (1.0, 5.0, 25.0, 125.0)
 """Seconds before a failed handler runs again."""
@@ -38,9 +39,17 @@ class AgentOptions:
     """
     pins: str | os.PathLike[str] | PinStore | None = None
     """A file's path, or the developer's own store. Without it, each start is a first contact."""
+    manifest: Mapping[str, Any] | None = None
+    """Published at the start, if it is not what the service has."""
     trust: Policy = "tofu"
     concurrency: int = 8
     """Conversations that are handled at once."""
+    busy_policy: BusyPolicy = "queue"
+    """A message that comes while a handler runs in its conversation.
+
+    `queue`: it waits, or is taken by `Context.steer`. `interrupt`: it stops the handler. `drop`: it
+    is not handled.
+    """
     max_age: timedelta | None = None
     """The age after which a signed message is handled no more; 31 days without it."""
     retry_delays: Sequence[float] = DEFAULT_RETRY_DELAYS

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ..api_errors import IdempotencyConflict
+from ..core.large import fitting_content
 from ..core.opened import OpenedMessage
 from ..core.session import Session
 from ..core.types import JsonObject, Message, Sent, is_sealed, milliseconds
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
-from ..errors import IdConflict, KeyUnavailable
+from ..errors import IdConflict, KeyUnavailable, UsageError
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 
@@ -47,6 +48,13 @@ class Draft:
     """The time of the event that caused this, in Unix milliseconds."""
     to: Sequence[str] = ()
     """Ids of `addressed` agents that can read this."""
+    refs: Sequence[str] = ()
+    """The messages that a change is about. It is no reply to what is answered."""
+
+    @property
+    def replied_to(self) -> Answered | None:
+        """The message that this is a reply to."""
+        return None if self.refs else self.answered
 
 
 class Outbox:
@@ -65,14 +73,15 @@ class Outbox:
         """The payload of a draft, sealed where the conversation is encrypted."""
         if await self.goes_clear(draft):
             return draft.content
-        answered = draft.answered
+        answered, replied_to = draft.answered, draft.replied_to
         place = MessagePlace(
             ids.parse(draft.client_message_id),
-            ids.parse(answered.message["message_id"]) if answered else None,
+            ids.parse(replied_to.message["message_id"]) if replied_to else None,
         )
-        content = draft.content
-        if answered is not None and answered.opened.re is not None:
-            content = {**content, "re": answered.opened.re}
+        base = f"/agents/{self._agent_id}/files"
+        content = await fitting_content(self._http, base, draft.conversation_id, draft.content)
+        if replied_to is not None and replied_to.opened.re is not None:
+            content = {**content, "re": replied_to.opened.re}
         return await self._session.seal_payload(
             draft.conversation_id,
             place,
@@ -101,7 +110,7 @@ class Outbox:
         """Sends, unless an earlier run did."""
         if self.is_old(draft):
             # The server has forgotten the id, so the history must say.
-            earlier = await self._find_draft(draft)
+            earlier = await self.find_draft(draft)
             if earlier is not None:
                 return earlier
         return await self.send_payload(draft, await self.payload(draft))
@@ -109,22 +118,24 @@ class Outbox:
     async def send_payload(self, draft: Draft, payload: JsonObject) -> Sent:
         """Sends bytes that are sealed already; they are the same at every try."""
         body: JsonObject = {"payload": payload, "client_message_id": draft.client_message_id}
-        if draft.answered is not None:
-            body["in_reply_to"] = draft.answered.message["message_id"]
+        if draft.replied_to is not None:
+            body["in_reply_to"] = draft.replied_to.message["message_id"]
         if draft.to:
             body["recipients"] = list(draft.to)
+        if draft.refs:
+            body["refs"] = list(draft.refs)
         call = Call("POST", self._path(draft.conversation_id), body=body, repeatable=True)
         try:
             sent: Sent = await self._http.data(call)
         except IdempotencyConflict as conflict:
-            return await self._earlier_run(draft, conflict)
+            return await self.earlier_run(draft, conflict)
         return sent
 
-    async def _earlier_run(self, draft: Draft, conflict: IdempotencyConflict) -> Sent:
+    async def earlier_run(self, draft: Draft, conflict: IdempotencyConflict) -> Sent:
         """An earlier run sent it: a sealed repeat always differs, and so may a model's answer."""
         told = conflict.params
         if told.get("message_id") and told.get("payload"):
-            answered = draft.answered
+            answered = draft.replied_to
             message: Message = {
                 "message_id": told["message_id"],
                 "conversation_id": draft.conversation_id,
@@ -139,12 +150,13 @@ class Outbox:
             if await self._is_own(message):
                 return _sent_of(message)
         else:
-            found = await self._find_draft(draft)
+            found = await self.find_draft(draft)
             if found is not None:
                 return found
         raise IdConflict()
 
-    async def _find_draft(self, draft: Draft) -> Sent | None:
+    async def find_draft(self, draft: Draft) -> Sent | None:
+        """What an earlier run has sent of this draft."""
         id, answered = draft.client_message_id, draft.answered
         return await self.find(draft.conversation_id, id, answered, draft.caused_at)
 
@@ -176,7 +188,7 @@ class Outbox:
             conversation_id, "backward", before, MAX_HISTORY_PAGES
         ):
             if ids.parse(message["message_id"]) == wanted:
-                return await self._open_own(message)
+                return await self.open_own(message)
         return None
 
     async def _history(
@@ -191,7 +203,25 @@ class Outbox:
             if not cursor:
                 return
 
-    async def _open_own(self, message: Message) -> OpenedMessage | None:
+    async def own(self, sent: Sent) -> Answered:
+        """A message that this agent has sent, opened. Raises `UsageError` if it is not there."""
+        wanted = ids.parse(sent["message_id"])
+        async for message in self._history(sent["conversation_id"], "backward", None, None):
+            if message["seq"] < sent["seq"]:
+                break
+            if ids.parse(message["message_id"]) == wanted and message["payload"] is not None:
+                opened = await self.open_own(message)
+                if opened is not None:
+                    return Answered(message, opened)
+        raise UsageError("this agent has sent no such message")
+
+    async def delete(self, sent: Sent) -> None:
+        """Has the service forget the payload of a message of this agent."""
+        path = f"{self._path(sent['conversation_id'])}/{sent['message_id']}"
+        await self._http.data(Call("DELETE", path, repeatable=True))
+
+    async def open_own(self, message: Message) -> OpenedMessage | None:
+        """A message, opened if it is this agent's own."""
         if not await self._is_own(message):
             return None
         if not is_sealed(message["payload"]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..core.session import Session
 from ..transport.http import Http
 from ..transport.socket import Socket
+from .approvals import Approvals
 from .outbox import Outbox
 from .tool_calls import ToolCalls
 
@@ -21,4 +22,5 @@ class AgentParts:
     session: Session
     outbox: Outbox
     tool_calls: ToolCalls
+    approvals: Approvals
     socket: Callable[[], Socket | None]

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, cast
 
+from ..core.approvals import Approval
+from ..core.content import ContentView
 from ..core.payload import message_of
 from ..core.session import Session
-from ..core.types import Event, JsonObject, is_sealed
+from ..core.types import Event, JsonObject, Message, is_deleted, is_sealed
 from ..e2ee import E2eeError, Principal, from_base64, ids
 from ..e2ee.ids import Origin
 from ..hooks import HookCaller
-from .context import Context, QuestionAnswer
+from .approvals import ApprovalResult
+from .context import Context, Given, QuestionAnswer
 from .options import AgentOptions
 from .outbox import Answered
 from .parts import AgentParts
+from .turns import Turns
+
+APPROVAL_CLOSED: Final = "approval.closed"
 
 Handler = Callable[[Context], object]
 """A coroutine function; a plain function serves too."""
@@ -34,6 +42,8 @@ class Handlers:
 
     by_event: dict[str, list[Handler]] = field(default_factory=dict)
     by_tag: dict[str, Handler] = field(default_factory=dict)
+    by_decision: dict[str, Handler] = field(default_factory=dict)
+    """By the name of an approval."""
     middleware: list[Middleware] = field(default_factory=list)
 
     def add(self, name: str, handler: Handler) -> None:
@@ -66,6 +76,11 @@ class Processor:
         self._hooks = hooks
         # The origins of the events whose handlers run now.
         self._running: set[bytes] = set()
+        self._turns = Turns(options.busy_policy)
+
+    def arrive(self, event: Event) -> None:
+        """Looks at an event before its turn: a stop is heard while handlers run."""
+        self._turns.arrive(event)
 
     async def process(self, event: Event, parts: AgentParts, replayed: bool) -> None:
         """Runs the handlers of an event once.
@@ -75,6 +90,9 @@ class Processor:
         """
         answered: Answered | None = None
         if event["event"] == "message.created":
+            if is_deleted(cast(Message, event["data"])):
+                # It was deleted, or purged, before anybody has handled it.
+                return
             try:
                 answered = await self._open(event, parts.session)
             except E2eeError as error:
@@ -87,15 +105,45 @@ class Processor:
             raise StillRunning
         self._running.add(origin.hash)
         try:
-            handlers, answer = await self._find(event, answered, parts)
-            if not handlers:
+            try:
+                found = await self._find(event, answered, parts)
+            except E2eeError as error:
+                return self._undecryptable(event, error.reason)
+            if not found.handlers:
                 return
-            context = Context(parts, event, answered, origin, replayed, answer)
-            await self._handlers.run(context, handlers)
+            await self._run(Given(parts, event, answered, origin, replayed), found)
             if answered is not None and answered.opened.encrypted:
                 parts.session.remember(answered.message)
         finally:
             self._running.discard(origin.hash)
+
+    async def _run(self, given: Given, found: _Found) -> None:
+        turn = self._turns.begin(given.event)
+        if turn is None:
+            return
+        session = given.parts.session
+
+        async def open(event: Event) -> Answered | None:
+            try:
+                return await self._open(event, session)
+            except E2eeError:
+                # Its own turn tells that it does not open.
+                return None
+
+        context = Context(given, turn, open, found.answer, found.decision)
+        try:
+            await self._handlers.run(context, found.handlers)
+        except asyncio.CancelledError:
+            # A turn that was stopped has been handled.
+            if not turn.was_cancelled():
+                raise
+        else:
+            turn.was_cancelled()
+        finally:
+            context.end_status()
+        for taken in self._turns.end(turn):
+            if taken.opened.encrypted:
+                session.remember(taken.message)
 
     def _undecryptable(self, event: Event, reason: str) -> None:
         text = "a message (%s) does not open and reaches no handler: %s"
@@ -129,16 +177,48 @@ class Processor:
 
     async def _find(
         self, event: Event, answered: Answered | None, parts: AgentParts
-    ) -> tuple[Sequence[Handler], QuestionAnswer | None]:
-        by_tag = self._handlers.by_tag
-        if answered is None or answered.opened.content.get("type") != "answer" or not by_tag:
-            return self._handlers.by_event.get(event["event"], ()), None
+    ) -> _Found:
+        content = answered.opened.content if answered else {}
+        kind = ContentView.of(content).kind if answered else None
+        if answered is not None and kind == "answer" and self._handlers.by_tag:
+            return await self._find_answer(answered, parts)
+        if kind == "decision":
+            # The words of a decision come with the end of its approval.
+            return _Found()
+        name = kind if kind in ("edit", "delete", "reaction") else event["event"]
+        handlers = self._handlers.by_event.get(name, [])
+        named = self._handlers.by_decision or self._handlers.by_tag
+        if event["event"] == APPROVAL_CLOSED and named:
+            return await self._find_decision(event, parts, handlers)
+        return _Found(handlers)
+
+    async def _find_answer(self, answered: Answered, parts: AgentParts) -> _Found:
         question = await _asked_question(answered, parts)
         if question is None:
-            return (), None
-        handler = by_tag.get(str(question.get("tag", "")))
+            return _Found()
+        handler = self._handlers.by_tag.get(str(question.get("tag", "")))
         answer = _answer_of(question, answered.opened.content)
-        return ((handler,) if handler else ()), answer
+        return _Found([handler] if handler else [], answer)
+
+    async def _find_decision(
+        self, event: Event, parts: AgentParts, handlers: Sequence[Handler]
+    ) -> _Found:
+        decision = await parts.approvals.result(cast(Approval, event["data"]))
+        if decision is None:
+            return _Found(handlers)
+        answer = _answer_in(decision)
+        by_tag = self._handlers.by_tag if answer else {}
+        named = [each.get(decision.name) for each in (self._handlers.by_decision, by_tag)]
+        return _Found([*handlers, *(each for each in named if each)], answer, decision)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The handlers of an event, and what they are told."""
+
+    handlers: Sequence[Handler] = ()
+    answer: QuestionAnswer | None = None
+    decision: ApprovalResult | None = None
 
 
 def _origin_of(event: Event, answered: Answered | None) -> Origin:
@@ -167,6 +247,13 @@ async def _asked_question(answered: Answered, parts: AgentParts) -> JsonObject |
         _same_id(each, opened.sender.principal) for each in may_answer
     )
     return asked.content if meant else None
+
+
+def _answer_in(decision: ApprovalResult) -> QuestionAnswer | None:
+    """None for a refusal, an end without an answer, and a question of yes or no."""
+    if decision.outcome != "answered":
+        return None
+    return QuestionAnswer(decision.choice, decision.text, decision.state, decision.question)
 
 
 def _same_id(one: object, other: Principal) -> bool:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..api_errors import AgentKeysMismatch
 from ..core.session import Session, SessionOptions
 from ..e2ee import Principal, PrivateKeys, ids, to_base64
-from ..e2ee.room import EpochMarks
+from ..e2ee.room import EpochMarks, StoredMarks
 from ..e2ee.trust import DirectoryKey, Notice, Trust
 from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from ..transport.socket import Socket
+from .approvals import Approvals
 from .lessons import Lessons
 from .options import AgentOptions
 from .outbox import Outbox
@@ -45,6 +46,7 @@ async def start(
             "(BLINDPIPE_PLAINTEXT=allow)"
         )
     me = ids.principal("agent", agent_id)
+    await _publish_manifest(options, http)
     keys = await _check_keys(options, http, [seed.keys() for seed in seeds])
     store = _store_of(options)
     trust, marks = await _load_trust(options, store, me, keys)
@@ -81,8 +83,20 @@ async def start(
     await lessons.resume(session)
     outbox = Outbox(http, agent_id, session, allows_clear)
     tool_calls = ToolCalls(http, agent_id, session, allows_clear)
-    parts = AgentParts(agent_id, http, session, outbox, tool_calls, socket)
+    approvals = Approvals(session, outbox, agent_id, allows_clear)
+    parts = AgentParts(agent_id, http, session, outbox, tool_calls, approvals, socket)
     return Running(parts, trust, lessons)
+
+
+async def _publish_manifest(options: AgentOptions, http: Http) -> None:
+    """Says to the service what this program can do."""
+    if options.manifest is None:
+        return
+    path = f"/agents/{options.agent_id}"
+    shown = await http.data(Call("GET", path))
+    if shown.get("manifest") != options.manifest:
+        body = {"manifest": dict(options.manifest)}
+        await http.data(Call("PATCH", path, body=body, repeatable=True))
 
 
 def _own_key(pair: PrivateKeys) -> DirectoryKey:
@@ -167,7 +181,7 @@ def _store_of(options: AgentOptions) -> PinStore | None:
 
 async def _load_trust(
     options: AgentOptions, store: PinStore | None, me: Principal, keys: Sequence[PrivateKeys]
-) -> tuple[Trust, dict[str, EpochMarks]]:
+) -> tuple[Trust, Mapping[str, EpochMarks]]:
     own = [pair.key_id for pair in keys]
     if store is None:
         if keys:
@@ -177,5 +191,20 @@ async def _load_trust(
     stored = await store.load()
     if stored is None:
         return Trust(me, options.trust, own), {}
-    marks = {id: EpochMarks.stored(mark) for id, mark in stored["marks"].items()}
-    return Trust(me, options.trust, own, stored["pins"]), marks
+    return Trust(me, options.trust, own, stored["pins"]), StoredEpochMarks(stored["marks"])
+
+
+class StoredEpochMarks(Mapping[str, EpochMarks]):
+    """The marks of a store, which are read when a conversation is used."""
+
+    def __init__(self, stored: Mapping[str, StoredMarks]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, id: str) -> EpochMarks:
+        return EpochMarks.stored(self._stored[id])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)

@@ -52,13 +52,21 @@ class SocketReader:
     """A socket that feeds an inbox, and leaves a backlog on the server while the inbox is full."""
 
     def __init__(
-        self, options: AgentOptions, hooks: HookCaller, inbox: Inbox, http: Http, standby: bool
+        self,
+        options: AgentOptions,
+        hooks: HookCaller,
+        inbox: Inbox,
+        http: Http,
+        standby: bool,
+        group: str | None = None,
     ) -> None:
         self._options = options
         self._hooks = hooks
         self._inbox = inbox
         self._http = http
         self._standby = standby
+        # The group whose conversations this process shares.
+        self._group = group
         # The rest of this connection's events comes again with the next one.
         self._is_dropped = False
         self._has_resumed = False
@@ -71,6 +79,7 @@ class SocketReader:
                 renew=self._renew,
                 on_frame=self._take,
                 on_ready=self._begin,
+                on_lost=self._lost,
                 holders=self._holders,
             )
         )
@@ -78,9 +87,16 @@ class SocketReader:
     async def _auth(self) -> Frame:
         await self._inbox.room()
         options, received = self._options, self._inbox.received
+        if self._group is not None:
+            share = {"mode": "shared", "group": self._group}
+            return {"type": "auth", "agent_id": options.agent_id, "token": options.token, **share}
         resume = {"resume": received} if received and not self._standby else {}
         self._has_resumed = bool(resume)
         return {"type": "auth", "agent_id": options.agent_id, "token": options.token, **resume}
+
+    def _lost(self, was_silent: bool) -> None:
+        if self._group is not None:
+            self._inbox.lost(was_silent)
 
     async def _renew(self) -> bool:
         return False
@@ -171,11 +187,16 @@ async def read_by_poll(
                 taken.add(event["cursor"])
                 inbox.take(event, 0, False)
         is_settled = await inbox.settled(SETTLE_SECONDS)
-        cursor = await inbox.ackable() or cursor or (page.next_cursor if is_settled else None)
+        handled, is_kept = await inbox.ackable()
+        if not is_kept:
+            # The same page comes again, and nothing is acknowledged, until the store is mended.
+            failures = await _pause(failures, stopping)
+            continue
+        cursor = handled or cursor or (page.next_cursor if is_settled else None)
         if is_settled:
             taken.clear()
     await inbox.finish()
-    handled = await inbox.ackable()
+    handled, _ = await inbox.ackable()
     if handled:
         await _ack_by_rest(parts, handled)
 

@@ -1,32 +1,58 @@
 """The person's side: sign-in, devices, conversations, events."""
 
-from ..core.files import NewFile
+from ..core.approvals import Approval, Receipt
+from ..core.content import ContentKind, ContentView
+from ..core.files import NewFile, Thumbnail
 from ..core.opened import OpenedMessage, Sender
-from ..core.types import ConversationInfo, Device, Event, Grant, Message, Sent, ToolCall
+from ..core.types import (
+    ConversationInfo,
+    Device,
+    Event,
+    Grant,
+    LiveStream,
+    Message,
+    Sent,
+    SessionChange,
+    SessionInfo,
+    ToolCall,
+)
 from ..e2ee.consent import Sensitivity, StoredApproval, StoredConsents, Tool
 from ..e2ee.room import EpochMarks
-from .account import Account
+from .account import Account, StoredSession
+from .agents import Agents
+from .approvals import ApprovalRequest
 from .client import Client, ClientOptions
-from .conversation import Conversation, ReceivedMessage
+from .conversation import Conversation, HistoryPage, ReceivedMessage
 from .devices import DeviceKeys, Devices
 from .events import (
     CaughtUp,
+    CheckpointEvent,
     ClientEvent,
     DeltaEvent,
     MessageEvent,
     OtherEvent,
+    StatusEvent,
+    StreamCancelled,
     ToolRequestEvent,
     TypingEvent,
 )
+from .sessions import Sessions
+from .timeline import Reactions, TimelineItem, timeline
 from .tool_requests import ConsentStore, ToolRequest
 
 __all__ = [
     "Account",
+    "Agents",
+    "Approval",
+    "ApprovalRequest",
     "CaughtUp",
+    "CheckpointEvent",
     "Client",
     "ClientEvent",
     "ClientOptions",
     "ConsentStore",
+    "ContentKind",
+    "ContentView",
     "Conversation",
     "ConversationInfo",
     "DeltaEvent",
@@ -36,20 +62,33 @@ __all__ = [
     "EpochMarks",
     "Event",
     "Grant",
+    "HistoryPage",
+    "LiveStream",
     "Message",
     "MessageEvent",
     "NewFile",
     "OpenedMessage",
     "OtherEvent",
+    "Reactions",
+    "Receipt",
     "ReceivedMessage",
     "Sender",
     "Sent",
     "Sensitivity",
+    "SessionChange",
+    "SessionInfo",
+    "Sessions",
+    "StatusEvent",
     "StoredApproval",
     "StoredConsents",
+    "StoredSession",
+    "StreamCancelled",
+    "Thumbnail",
+    "TimelineItem",
     "Tool",
     "ToolCall",
     "ToolRequest",
     "ToolRequestEvent",
     "TypingEvent",
+    "timeline",
 ]

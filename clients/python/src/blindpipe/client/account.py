@@ -9,6 +9,8 @@ import os
 import ssl
 import time
 import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from ..core.types import JsonObject, SignedIn
@@ -21,6 +23,20 @@ RENEW_BEFORE_SECONDS: Final = 30.0
 _COOKIE = "refresh_token"
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A sign-in that a later run goes on with. Keep it as you keep a password."""
+
+    user_id: str
+    device_id: str
+    refresh_token: str = field(repr=False)
+    """It is good for one renewal: the newest one counts."""
+
+
+def _no_store(_session: StoredSession) -> None:
+    """The listener of those who keep nothing."""
+
+
 class Account:
     """The person who is signed in, and the calls in that person's name."""
 
@@ -31,7 +47,9 @@ class Account:
         ssl_context: ssl.SSLContext | None,
         *,
         allow_http: bool = False,
+        on_session: Callable[[StoredSession], None] = _no_store,
     ) -> None:
+        self._on_session = on_session
         self.http = Http(
             url, hooks, self.token, self.renew, ssl_context, allow_http=allow_http
         )
@@ -95,7 +113,22 @@ class Account:
         except (ValueError, LookupError, TypeError) as error:
             raise ConnectionLost("the answer was cut short") from error
 
+    async def resume(self, session: StoredSession) -> bool:
+        """Goes on with the sign-in of an earlier run; false if it has ended."""
+        self._refresh_token = session.refresh_token
+        self._signed_in = {
+            "user_id": session.user_id,
+            "device_id": session.device_id,
+            "access_token": "",
+            "expires_in_seconds": 0,
+            "is_new_device": False,
+            "key_backup": {},
+        }
+        return await self._refresh()
+
     def _take(self, token: str, expires_in_seconds: int) -> None:
+        if self._refresh_token is not None:
+            self._on_session(StoredSession(self.user_id, self.device_id, self._refresh_token))
         self._access_token = token
         self._expires_at = time.monotonic() + expires_in_seconds
 

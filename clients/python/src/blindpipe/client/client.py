@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
+from ..core.approvals import Approval, read_approval
 from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, milliseconds
-from ..e2ee import E2eeError, Principal, ids, safety
+from ..e2ee import E2eeError, Principal, ids
 from ..e2ee.consent import Tool
 from ..e2ee.room import Due, EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
-from ..errors import BlindpipeError, KeyUnavailable, UsageError
+from ..errors import BlindpipeError, Closed, KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
 from ..transport.clock import full_jitter, now_ms
 from ..transport.http import Call
 from ..transport.socket import Frame
-from .account import Account
+from .account import Account, StoredSession
+from .agents import Agents
+from .approvals import ApprovalRequest, approval_request
+from .calls import AccountCalls
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
 from .event_reader import EventReader
 from .events import ClientEvent, OtherEvent, ToolRequestEvent
 from .feed import Feed
 from .rotation import NotGiven, Rotator
+from .sessions import Sessions
 from .tool_requests import ConsentKeeper, ConsentStore, ToolRequest
 
 FIRST_READ_WAIT_MS: Final = 1_000
@@ -53,6 +58,8 @@ class ClientOptions:
     """Marks of an earlier run."""
     on_learned: Callable[[], None] = lambda: None
     """Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now."""
+    on_session: Callable[[StoredSession], None] = lambda session: None
+    """The sign-in, or its renewal: keep it, and `Client.resume` goes on with it."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
     """The tools of this device, by name. A request for any other is not for it."""
     consents: ConsentStore | None = None
@@ -64,7 +71,7 @@ class ClientOptions:
     """Takes an `http://` address of another machine, to which the token goes in clear."""
 
 
-class Client:
+class Client(AccountCalls):
     """A signed-in person on one device. `async with` closes it."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -74,11 +81,23 @@ class Client:
         self._trust: Trust | None = None
         self._session: Session | None = None
         self._parts: ConversationParts | None = None
+        self._feed: Feed | None = None
         self.account = Account(
-            options.url, self._hooks, options.ssl_context, allow_http=options.allow_http
+            options.url,
+            self._hooks,
+            options.ssl_context,
+            allow_http=options.allow_http,
+            on_session=options.on_session,
         )
+        self._http = self.account.http
+        self.agents = Agents(self.account.http)
+        self.sessions = Sessions(self.account)
         self.devices = Devices(
-            self.account, self._hold_keys, self._rotate_recent, self._consents
+            self.account,
+            self._hold_keys,
+            self._rotate_recent,
+            self._introduced_by,
+            self._consents,
         )
 
     async def __aenter__(self) -> Client:
@@ -106,6 +125,23 @@ class Client:
         }
         told = {name: value for name, value in device.items() if value}
         await client.account.sign_in(path, body | told)
+        return client
+
+    @classmethod
+    async def resume(cls, options: ClientOptions, session: StoredSession) -> Client:
+        """Goes on with the sign-in of an earlier run, which `on_session` has kept.
+
+        Raises `Closed` if it has ended. `devices.hold` takes the keys of that run.
+        """
+        client = cls(options)
+        try:
+            is_live = await client.account.resume(session)
+        except BaseException:
+            await client.close()
+            raise
+        if not is_live:
+            await client.close()
+            raise Closed("the sign-in has ended")
         return client
 
     @classmethod
@@ -185,7 +221,10 @@ class Client:
         self.trust.hold(key.key_id for key in opening)
         self._session = self._make_session(keys)
         rotator = Rotator(self._session, keys.signer, self._on_not_given, self._on_not_rotated)
-        self._parts = ConversationParts(self._session, rotator)
+        self._parts = ConversationParts(self._session, rotator, self._send_frame)
+
+    def _send_frame(self, frame: Frame) -> bool:
+        return self._feed is not None and self._feed.send(frame)
 
     def _on_not_given(self, conversation_id: str, who: NotGiven) -> None:
         kind, id = who.because.name.lower(), ids.principal_id(who.principal)
@@ -222,6 +261,10 @@ class Client:
             key_id=notice.key.hex() if notice.key else None,
             conversation_id=conversation_id,
         )
+
+    async def _introduced_by(self, device_id: str) -> set[str]:
+        await self.session.directory.refresh(self.me)
+        return self.trust.introduced_by(self.me, device_id, now_ms())
 
     async def _rotate_recent(self) -> None:
         """Fresh secrets where a device that was removed could read what is sent now."""
@@ -267,13 +310,13 @@ class Client:
     async def open_agent(self, agent_id: str, *, key_id: str | None = None) -> Conversation:
         """Opens the conversation with an agent, or finds it.
 
-        `key_id` is the key of a link from the developer's own site: it verifies the agent.
+        `key_id` is the key of a link from the developer's own site: it verifies the agent. While
+        the service does not list that key, all keys that nobody verified wait.
         """
         if key_id is not None:
             agent = ids.principal("agent", agent_id)
-            for notice in self.trust.link(agent, bytes.fromhex(key_id), now_ms()):
-                self._on_notice(notice, None)
-            self._options.on_learned()
+            notices = self.trust.link(agent, bytes.fromhex(key_id), now_ms())
+            self._compared(agent, notices)
         return await self._open({"type": "agent", "agent_id": agent_id})
 
     async def open_direct(self, user_id: str) -> Conversation:
@@ -291,23 +334,68 @@ class Client:
             raise UsageError("this key was never shown")
         self._reconsider(principal)
 
-    def verify(self, principal: Principal, key_id: str) -> None:
-        """People have compared the safety number of this key."""
-        if not self.trust.verify(principal, bytes.fromhex(key_id), now_ms()):
+    def verify(self, principal: Principal, number: str) -> None:
+        """People have compared these digits: all keys of theirs that they stand for are verified.
+
+        Raises `UsageError` if they are not, or no longer, the digits of `safety_number()`.
+        """
+        notices = self.trust.verify_number(principal, number, now_ms())
+        if notices is None:
+            raise UsageError("these are not the digits of now")
+        self._compared(principal, notices)
+
+    def verify_key(self, principal: Principal, key_id: str) -> None:
+        """People have compared this key alone, for example by its id.
+
+        All other keys of theirs wait from now on, but for those that it introduced. The hook
+        `key_changed` names them.
+        """
+        notices = self.trust.verify(principal, bytes.fromhex(key_id), now_ms())
+        if notices is None:
             raise UsageError("this key was never shown, or it is retired")
+        self._compared(principal, notices)
+
+    def _compared(self, principal: Principal, notices: Iterable[Notice]) -> None:
+        for notice in notices:
+            self._on_notice(notice, None)
         self._reconsider(principal)
 
     def _reconsider(self, principal: Principal) -> None:
         self.session.reconsider(principal)
         self._options.on_learned()
 
-    def safety_number(self, principal: Principal, key_id: str) -> str:
-        """60 digits to compare with somebody, of this device's key and one of theirs."""
-        signer = self.session.options.signer
-        pin = self.trust.pin(principal, bytes.fromhex(key_id))
-        if signer is None or pin is None:
+    async def safety_number(self, principal: Principal) -> str:
+        """60 digits to compare with somebody: of all accepted keys of both.
+
+        The service lists the keys anew. Where a side has no accepted ones, those that wait count.
+        """
+        for who in (self.me, principal):
+            await self.session.directory.refresh(who)
+        number = self.trust.safety_number(principal, now_ms())
+        if number is None:
             raise E2eeError("unknown_sender_key")
-        return safety.number((self.me, signer.public), (principal, pin.keys))
+        return number
+
+    async def reauth(
+        self,
+        *,
+        account_password: str | None = None,
+        code: str | None = None,
+        challenge_id: str | None = None,
+        credential: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Proves the person's identity anew, by the password, a mailed code or a passkey.
+
+        For ten minutes this session may then do what the service refuses with `ReauthRequired`.
+        """
+        given = {
+            "account_password": account_password,
+            "code": code,
+            "challenge_id": challenge_id,
+            "credential": credential,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        await self.account.http.data(Call("POST", "/auth/reauth", body=body))
 
     async def grants(self) -> AsyncIterator[Grant]:
         """The grants that agents have, or ask for."""
@@ -324,6 +412,22 @@ class Client:
         """Takes a grant back at once, with what this device remembers of it."""
         revoked: Grant = await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
         await self._consents.revoked(revoked)
+
+    async def approvals(
+        self, state: Literal["open", "closed"] = "open"
+    ) -> AsyncIterator[ApprovalRequest]:
+        """What this person is asked to approve in all conversations, the newest first."""
+        async for approval in self.account.http.pages("/approvals", {"state": state}):
+            yield await self.approval_request(cast(Approval, approval))
+
+    async def approval(self, approval_id: str) -> ApprovalRequest:
+        """An approval with its question."""
+        return await self.approval_request(await read_approval(self.session, approval_id))
+
+    async def approval_request(self, approval: Approval) -> ApprovalRequest:
+        """Opens the question of an approval, such as that of an event."""
+        conversation = self.conversation(approval["conversation_id"])
+        return await approval_request(self.session, conversation, approval)
 
     def _warn_without_store(self) -> None:
         if self._options.pins is None:
@@ -345,7 +449,10 @@ class Client:
             missed_events=lambda: self.session.missed_events(),
             holders=self.devices.online,
         )
-        reader = EventReader(lambda: self.session, self._hooks, self._consents, self._with_keys)
+        self._feed = feed
+        reader = EventReader(
+            lambda: self.session, self._hooks, self._consents, self._with_keys, feed.send
+        )
         self._warn_without_store()
         await self._check_own_list()
         async with aclosing(feed.frames()) as frames:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from ..core.approvals import read_approval
+from ..core.content import delete_content, edit_content, reaction_content, target_of
 from ..core.files import NewFile, download_file, upload_file
+from ..core.large import fitting_content
 from ..core.opened import OpenedMessage
 from ..core.session import Session
-from ..core.types import ConversationInfo, JsonObject, Message, Sent, is_sealed
+from ..core.types import (
+    ConversationInfo,
+    JsonObject,
+    LiveStream,
+    Message,
+    Sent,
+    is_deleted,
+    is_sealed,
+)
 from ..e2ee import E2eeError, ids
 from ..e2ee.envelope import Message as MessagePlace
-from ..errors import KeyUnavailable
+from ..errors import KeyUnavailable, UsageError
 from ..transport.http import Call, Http
+from ..transport.socket import Frame
+from .approvals import approval_request
 from .rotation import Rotator
 
 
@@ -30,6 +43,11 @@ class ReceivedMessage:
     fault: E2eeError | None
 
     @property
+    def deleted(self) -> bool:
+        """Whether its payload is gone. Then it is shown as deleted."""
+        return is_deleted(self.message)
+
+    @property
     def content(self) -> JsonObject:
         """The opened content; empty if it does not open."""
         return self.opened.content if self.opened else {}
@@ -41,12 +59,32 @@ class ReceivedMessage:
         return text if isinstance(text, str) else None
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """A page of the history, for `timeline(page.messages, page.refs)`."""
+
+    messages: Sequence[ReceivedMessage]
+    """The newest first."""
+    refs: Sequence[ReceivedMessage]
+    """The messages that refer to one of them, by rising `seq`."""
+    refs_truncated: bool
+    """There are more of them."""
+
+
+def _target(message: ReceivedMessage) -> JsonObject:
+    if message.opened is None:
+        raise UsageError("a message that does not open cannot be changed")
+    return target_of(message.message["message_id"], message.opened.re)
+
+
 @dataclass(slots=True)
 class ConversationParts:
     """The parts that a client's conversations share."""
 
     session: Session
     rotator: Rotator
+    send_frame: Callable[[Frame], bool]
+    """Writes to the socket of `Client.events`; false while there is none."""
     clear_chosen: set[str] = field(default_factory=set)
     """Conversations in clear that the person chose."""
     sending: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -83,33 +121,42 @@ class Conversation:
         client_message_id: str | None = None,
         in_reply_to: ReceivedMessage | None = None,
         to: Sequence[str] = (),
+        refs: Sequence[str] = (),
     ) -> Sent:
         """Sends of a conversation are stored in the order in which they were called.
 
         A client that repeats a send across processes keeps the `client_message_id`. `to` are ids of
-        `addressed` agents that can read it.
+        `addressed` agents that can read it. `refs` are the messages that it concerns, in clear.
         """
         lock = self._parts.sending.setdefault(self.id, asyncio.Lock())
         async with lock:
             body = {"type": "text", "text": content} if isinstance(content, str) else content
             id = client_message_id or ids.new_ulid()
-            payload = await self._payload(body, id, in_reply_to, to)
+            payload = await self.payload(body, id, in_reply_to, to)
             sent: JsonObject = {"payload": payload, "client_message_id": id}
             if in_reply_to is not None:
                 sent["in_reply_to"] = in_reply_to.message["message_id"]
             if to:
                 sent["recipients"] = list(to)
+            if refs:
+                sent["refs"] = list(refs)
             path = f"/conversations/{self.id}/messages"
             stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
             self._parts.session.sent(stored, payload)
             return stored
 
-    async def _payload(
-        self, body: JsonObject, id: str, answered: ReceivedMessage | None, to: Sequence[str]
+    async def payload(
+        self,
+        body: JsonObject,
+        id: str,
+        answered: ReceivedMessage | None = None,
+        to: Sequence[str] = (),
     ) -> JsonObject:
+        """The payload of a message with this id, sealed unless the conversation is in clear."""
         if not await self._is_to_be_sealed():
             return body
         session, rotator = self._parts.session, self._parts.rotator
+        body = await fitting_content(self._http, "/files", self.id, body)
         opened = answered.opened if answered else None
         epoch = opened.epoch if opened else None
         await rotator.prepare(self.id, epoch)
@@ -129,13 +176,62 @@ class Conversation:
             raise KeyUnavailable(text)
         return writing == "encrypted"
 
+    async def reply(
+        self, message: ReceivedMessage, content: str | JsonObject, *, to: Sequence[str] = ()
+    ) -> Sent:
+        """Answers a message."""
+        return await self.send(content, in_reply_to=message, to=to)
+
+    async def edit(
+        self, message: ReceivedMessage, content: str | JsonObject, *, to: Sequence[str] = ()
+    ) -> Sent:
+        """Replaces the content of a text or a file that this person has sent."""
+        body = {"type": "text", "text": content} if isinstance(content, str) else content
+        self._must_be_own(message)
+        return await self._change(message, edit_content(_target(message), body), to)
+
+    async def delete(self, message: ReceivedMessage) -> None:
+        """Takes a message back: its author says so, and the service forgets the payload.
+
+        An owner or an admin of a group can delete the messages of others.
+        """
+        if message.opened is not None and self._is_own(message):
+            await self._change(message, delete_content(_target(message)), ())
+        path = f"/conversations/{self.id}/messages/{message.message['message_id']}"
+        await self._http.data(Call("DELETE", path, repeatable=True))
+
+    async def react(
+        self, message: ReceivedMessage, emoji: str, *, remove: bool = False
+    ) -> Sent:
+        """Puts an emoji beside a message, or takes one's own away."""
+        content = reaction_content(_target(message), emoji, remove)
+        return await self._change(message, content, ())
+
+    async def _change(
+        self, message: ReceivedMessage, content: JsonObject, to: Sequence[str]
+    ) -> Sent:
+        return await self.send(content, to=to, refs=[message.message["message_id"]])
+
+    def _is_own(self, message: ReceivedMessage) -> bool:
+        sender, me = message.message["sender"], self._parts.session.options.me
+        return ids.principal(sender["type"], sender["id"]) == me
+
+    def _must_be_own(self, message: ReceivedMessage) -> None:
+        if not self._is_own(message):
+            raise UsageError("only the author edits a message")
+
     async def answer(
         self, question: ReceivedMessage, choice: str | None = None, *, text: str | None = None
-    ) -> Sent:
+    ) -> None:
         """Answers an agent's question by one of its choices, or by a text."""
+        if question.content.get("type") == "approval":
+            approval = await read_approval(self._parts.session, question.message["message_id"])
+            request = await approval_request(self._parts.session, self, approval)
+            await request.answer(choice, text=text)
+            return
         told = {"choice": choice, "text": text}
         content = {name: value for name, value in told.items() if value is not None}
-        return await self.send({"type": "answer", **content}, in_reply_to=question)
+        await self.send({"type": "answer", **content}, in_reply_to=question)
 
     async def send_file(
         self, file: NewFile, *, in_reply_to: ReceivedMessage | None = None, to: Sequence[str] = ()
@@ -148,6 +244,31 @@ class Conversation:
         """The bytes of a file message."""
         return await download_file(self._http, content)
 
+    async def stop(
+        self, *, agent_id: str | None = None, in_reply_to: ReceivedMessage | None = None
+    ) -> int:
+        """Stops what agents do here: all of it, or an agent's, or the answer to a message.
+
+        Returns the number of agents that were told.
+        """
+        body: JsonObject = {} if agent_id is None else {"agent_id": agent_id}
+        if in_reply_to is not None:
+            body["in_reply_to"] = in_reply_to.message["message_id"]
+        path = f"/conversations/{self.id}/stop"
+        told = await self._http.data(Call("POST", path, body=body, repeatable=True))
+        return int(told["stopped"])
+
+    async def streams(self) -> list[LiveStream]:
+        """The streams that agents are writing here at this moment, oldest first.
+
+        `Client.events` brings all that they have written so far, and then goes on.
+        """
+        path = f"/conversations/{self.id}/streams"
+        live: list[LiveStream] = await self._http.data(Call("GET", path))
+        for stream in live:
+            self._parts.send_frame({"type": "stream.sync", "stream_id": stream["stream_id"]})
+        return live
+
     async def rotate(self) -> None:
         """Makes a fresh secret at once."""
         await self._parts.rotator.rotate(self.id)
@@ -157,6 +278,35 @@ class Conversation:
         path, body = f"/groups/{self.id}/members", {"user_ids": list(user_ids)}
         await self._http.data(Call("POST", path, body=body))
         self._parts.session.forget(self.id)
+
+    async def set_role(
+        self, principal_id: str, role: Literal["admin", "member", "owner"]
+    ) -> JsonObject:
+        """Another role for a member of a group."""
+        path = f"/groups/{self.id}/members/{principal_id}"
+        member: JsonObject = await self._http.data(Call("PATCH", path, body={"role": role}))
+        return member
+
+    async def set_title(self, title: str) -> JsonObject:
+        """Another title, which the service reads."""
+        return await self._update({"title": title})
+
+    async def require_encryption(self) -> JsonObject:
+        """From now on the service takes nothing in clear here. There is no way back."""
+        return await self._update({"encryption": "required"})
+
+    async def _update(self, changes: JsonObject) -> JsonObject:
+        path = f"/conversations/{self.id}"
+        changed: JsonObject = await self._http.data(Call("PATCH", path, body=changes))
+        self._parts.session.forget(self.id)
+        return changed
+
+    async def remove_agent(self, instance_id: str) -> None:
+        """Removes an agent from a group, and rotates at once."""
+        path = f"/groups/{self.id}/agent-instances/{instance_id}"
+        await self._http.data(Call("DELETE", path))
+        self._parts.session.needs_fresh_secret(self.id)
+        await self.rotate()
 
     async def add_agent(
         self, agent_id: str, visibility: Literal["addressed", "all"] = "addressed"
@@ -199,9 +349,25 @@ class Conversation:
             if not cursor:
                 return
 
+    async def pages(self, *, limit: int = 50) -> AsyncIterator[HistoryPage]:
+        """Pages of the history, the newest first, with the messages that refer to theirs."""
+        path, cursor = f"/conversations/{self.id}/messages", None
+        while True:
+            query = {"limit": limit, "cursor": cursor, "include": "refs"}
+            answer = await self._http.call(Call("GET", path, query))
+            opened = [await self.open(message, live=False) for message in answer.data[::-1]]
+            refs = [await self.open(each, live=False) for each in answer.body.get("refs") or ()]
+            is_cut = bool(answer.body.get("refs_truncated"))
+            yield HistoryPage(opened[::-1], refs, is_cut)
+            cursor = answer.next_cursor
+            if not cursor:
+                return
+
     async def open(self, message: Message, live: bool) -> ReceivedMessage:
         """Opens a message; `live` says that it comes from the inbox, not from the history."""
         session = self._parts.session
+        if is_deleted(message):
+            return ReceivedMessage(message, None, None)
         try:
             if is_sealed(message["payload"]):
                 return ReceivedMessage(message, await session.open_message(message, live), None)

@@ -43,11 +43,13 @@ class Devices:
         account: Account,
         on_keys: Callable[[DeviceKeys], None],
         on_revoked: Callable[[], Awaitable[None]],
+        introduced_by: Callable[[str], Awaitable[set[str]]],
         consents: ConsentKeeper,
     ) -> None:
         self._account = account
         self._on_keys = on_keys
         self._on_revoked = on_revoked
+        self._introduced_by = introduced_by
         self._consents = consents
 
     async def list(self) -> Sequence[Device]:
@@ -58,12 +60,22 @@ class Devices:
         """The ids of the devices that are connected now."""
         return [device["device_id"] for device in await self.list() if device["online"]]
 
-    async def revoke(self, device_id: str) -> None:
-        """Revokes a device at once.
+    async def introduced_by(self, device_id: str) -> Sequence[str]:
+        """The other devices whose keys `device_id` introduced, directly or by another one.
+
+        After a theft, these may be the thief's. This device is not among them.
+        """
+        found = await self._introduced_by(device_id)
+        return sorted(found - {self._account.device_id})
+
+    async def revoke(self, device_id: str, *, with_introduced: bool = False) -> None:
+        """Revokes a device at once, and also those that `introduced_by()` names if asked to.
 
         The conversations of the last 7 days get fresh secrets now, and all others with the next
         send.
         """
+        for other in await self.introduced_by(device_id) if with_introduced else ():
+            await self.revoke(other)
         await self._account.http.data(Call("DELETE", f"/users/me/devices/{device_id}"))
         if device_id != self._account.device_id:
             await self._on_revoked()

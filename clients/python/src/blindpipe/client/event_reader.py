@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import cast
 
 from ..core.payload import message_of
 from ..core.session import Session
 from ..core.types import Event, Message, ToolCall
-from ..e2ee import E2eeError, Principal, ids
-from ..e2ee.envelope import Delta
+from ..e2ee import E2eeError, ids
 from ..hooks import HookCaller
 from ..transport.socket import Frame
 from .conversation import Conversation, ReceivedMessage
 from .events import (
     CaughtUp,
     ClientEvent,
-    DeltaEvent,
     MessageEvent,
     OtherEvent,
     ToolRequestEvent,
     TypingEvent,
 )
+from .streams import StreamReader
 from .tool_requests import ConsentKeeper, NotMember, open_tool_request
-
-MAX_KNOWN_STREAMS: Final = 1_000
-"""The agents of a person have a few each."""
 
 
 class EventReader:
@@ -41,21 +37,21 @@ class EventReader:
         hooks: HookCaller,
         consents: ConsentKeeper,
         conversation: Callable[[str], Conversation | None],
+        send: Callable[[Frame], object],
     ) -> None:
         self._session = session
         self._hooks = hooks
         self._consents = consents
         self._conversation = conversation
-        # The number that a stream's next piece has at least, the newest stream last.
-        self._next_piece: dict[tuple[Principal, str], int] = {}
+        self._streams = StreamReader(session, self._tell, send)
 
     async def read(self, frame: Frame) -> list[ClientEvent]:
         """The events of a frame; none for what is not shown."""
         match frame["type"]:
             case "event":
                 return await self._read_event(cast(Event, frame))
-            case "stream.delta":
-                return await self._read_delta(frame)
+            case kind if kind.startswith("stream."):
+                return await self._streams.read(frame)
             case "typing":
                 who = frame["sender"]
                 sender = ids.principal(who["type"], who["id"])
@@ -113,33 +109,3 @@ class EventReader:
     def _tell(self, reason: str, event_id: str | None, conversation_id: str | None) -> None:
         told = {"event_id": event_id, "conversation_id": conversation_id}
         self._hooks.call("undecryptable", reason=reason, **told)
-
-    async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
-        """A piece counts only while its message is not there, and only for some minutes.
-
-        It counts above the pieces before it, so one that comes again is not shown again.
-        """
-        stream_id, data, who = frame["stream_id"], frame.get("data"), frame.get("sender")
-        if who is None:
-            return []
-        conversation_id, n = frame["conversation_id"], int(frame["n"])
-        sender, session = ids.principal(who["type"], who["id"]), self._session()
-        name = sender, stream_id
-        if session.is_remembered(conversation_id, sender, stream_id):
-            return []
-        if n < self._next_piece.get(name, 0):
-            return []
-        try:
-            if not isinstance(data, str):
-                raise E2eeError("clear")
-            place = Delta(stream_id, n)
-            shown = await session.open_text(conversation_id, data, place, sender)
-        except E2eeError as error:
-            self._tell(error.reason, None, conversation_id)
-            return []
-        self._next_piece.pop(name, None)
-        self._next_piece[name] = n + 1
-        if len(self._next_piece) > MAX_KNOWN_STREAMS:
-            del self._next_piece[next(iter(self._next_piece))]
-        append = str(shown.opened.json.get("append", "")) if shown.opened else ""
-        return [DeltaEvent(conversation_id, stream_id, n, append, sender)]

@@ -56,6 +56,37 @@ class DeltaEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointEvent:
+    """All that an agent has written so far, up to piece `n`. It replaces the pieces before."""
+
+    conversation_id: str
+    stream_id: str
+    n: int
+    text: str = field(repr=False)
+    sender: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class StatusEvent:
+    """The activity of an agent that writes nothing, such as a search. The next piece ends it."""
+
+    conversation_id: str
+    stream_id: str
+    text: str = field(repr=False)
+    sender: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCancelled:
+    """A stream ended without a message. `reason` is the server's or the agent's."""
+
+    conversation_id: str
+    stream_id: str
+    reason: str | None
+    sender: Principal
+
+
+@dataclass(frozen=True, slots=True)
 class TypingEvent:
     """Somebody writes, or stopped."""
 
@@ -69,4 +100,14 @@ class CaughtUp:
     """All that was in the inbox before this connection has come."""
 
 
-ClientEvent = MessageEvent | ToolRequestEvent | OtherEvent | DeltaEvent | TypingEvent | CaughtUp
+ClientEvent = (
+    MessageEvent
+    | ToolRequestEvent
+    | OtherEvent
+    | DeltaEvent
+    | CheckpointEvent
+    | StatusEvent
+    | StreamCancelled
+    | TypingEvent
+    | CaughtUp
+)

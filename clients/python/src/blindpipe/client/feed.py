@@ -74,6 +74,10 @@ class Feed:
             self._is_dropped = True
             self._socket.drop()
 
+    def send(self, frame: Frame) -> bool:
+        """Writes a frame; false while there is no connection."""
+        return self._socket.send(frame)
+
     async def frames(self) -> AsyncGenerator[Frame, None]:
         """Frames in their order. Raises `Closed` where the server forbids another connection."""
         run = asyncio.create_task(self._socket.run())

@@ -23,6 +23,7 @@ from ..e2ee.consent import (
 )
 from ..e2ee.envelope import Request, Response
 from ..e2ee.room import Incoming
+from ..api_errors import AlreadyDecided
 from ..errors import NotApproved, UsageError
 from ..transport.clock import now_ms
 from ..transport.http import Call
@@ -199,19 +200,22 @@ class ToolRequest:
 
         It runs what `decide()` lets run unasked, and what `approve()` allowed; else it raises
         `NotApproved`. `run` gets the tool's name and the arguments; without it, the `run` of the
-        tool in the device's table does. A tool that the device does not know is answered as
+        tool in the device's table does. A request that names no device runs on the first one that
+        claims it; on the others nothing runs. A tool that the device does not know is answered as
         failed, `unknown_tool`.
         """
         decision = await self.decide()
         if decision == "repeated" or await self._answer_unknown():
             return
-        is_approved, self._is_approved = self._is_approved, False
-        if decision != "execute" and not (decision == "ask" and is_approved):
+        if decision != "execute" and not (decision == "ask" and self._is_approved):
             raise NotApproved(decision)
         name = self._asked.request.tool
         runs = run or self._keeper.tools[name].run
         if runs is None:
             raise UsageError(f"the tool {name} has nothing that runs it")
+        if not await self._claim():
+            return
+        self._is_approved = False
         if not await self._begin():
             return
         try:
@@ -222,6 +226,20 @@ class ToolRequest:
             await self._respond("failed", "tool_failed", {"message": str(error)})
         else:
             await self._respond("executed", None, {"result": result})
+
+    async def _claim(self) -> bool:
+        """Keeps a request that names no device for this one. False if another device has it."""
+        if self._asked.request.device_id is not None:
+            return True
+        # Another device may be able to answer where this one cannot.
+        await self._prepare()
+        path = f"/artifact-requests/{self.call['request_id']}/claim"
+        body = {"agent_id": self.call["agent_id"]}
+        try:
+            await self._session.options.http.data(Call("POST", path, body=body, repeatable=True))
+        except AlreadyDecided:
+            return False
+        return True
 
     async def answer_unknown(self) -> None:
         """Answers `failed`, `unknown_tool` if the device does not know the tool.
@@ -262,7 +280,8 @@ class ToolRequest:
         request_id = self.call["request_id"]
         place = Response(self._asked.digest, request_id, status, reason)
         payload = await self._session.seal_payload(self.call["conversation_id"], place, content)
-        body = {"status": status, "payload": payload} | ({"reason": reason} if reason else {})
+        body = {"agent_id": self.call["agent_id"], "status": status, "payload": payload}
+        body |= {"reason": reason} if reason else {}
         path = f"/artifact-requests/{request_id}/response"
         await self._session.options.http.data(Call("POST", path, body=body, repeatable=True))
 

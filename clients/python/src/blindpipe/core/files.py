@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from ..e2ee import E2eeError, Secret, from_base64, to_base64
 from ..e2ee import file as sealed_file
@@ -19,12 +19,43 @@ _SHA256 = re.compile(r"[0-9A-Fa-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
+class Thumbnail:
+    """A small picture of a file: PNG, JPEG or WebP of at most 24 KiB."""
+
+    content_type: str
+    data: bytes = field(repr=False)
+    width: int
+    height: int
+
+    def to_json(self) -> JsonObject:
+        """The thumbnail inside of a content."""
+        return {
+            "content_type": self.content_type,
+            "data": to_base64(self.data),
+            "width": self.width,
+            "height": self.height,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class NewFile:
     """A file to be sent."""
 
     name: str
     content: bytes = field(repr=False)
     content_type: str = UPLOAD_TYPE
+    caption: str | None = field(default=None, repr=False)
+    kind: Literal["image", "audio", "video", "document"] | None = None
+    """By default readers take it from the content type."""
+    thumbnail: Thumbnail | None = None
+
+    def _shown(self) -> JsonObject:
+        shown = {
+            "caption": self.caption,
+            "kind": self.kind,
+            "thumbnail": self.thumbnail.to_json() if self.thumbnail else None,
+        }
+        return {name: value for name, value in shown.items() if value is not None}
 
 
 async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile) -> JsonObject:
@@ -58,6 +89,7 @@ async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile
         "size": len(file.content),
         "sha256": sealed.sha256.hex(),
         "key": to_base64(sealed.key.expose()),
+        **file._shown(),
     }
 
 
@@ -79,10 +111,15 @@ class NamedFile:
 
 def named_file(content: JsonObject) -> NamedFile:
     """Raises `malformed` for a content that leads to no file."""
-    # Another member wrote these fields: any other path would be another call of this principal.
-    object_key = _field(content, "object_key", _PLAIN_PATH)
+    path = object_path(content)
     sha256 = bytes.fromhex(_field(content, "sha256", _SHA256))
-    return NamedFile(f"/objects/{object_key}", Secret(from_base64(_field(content, "key"))), sha256)
+    return NamedFile(path, Secret(from_base64(_field(content, "key"))), sha256)
+
+
+def object_path(named: JsonObject) -> str:
+    """The path of the object that something names. Raises `malformed`."""
+    # Another member wrote these fields: any other path would be another call of this principal.
+    return f"/objects/{_field(named, 'object_key', _PLAIN_PATH)}"
 
 
 def _field(content: JsonObject, name: str, form: re.Pattern[str] | None = None) -> str:

@@ -43,6 +43,8 @@ class OpenedMessage:
     """The content of a message, and what is proven of it."""
 
     content: JsonObject = field(repr=False)
+    source: str = field(repr=False)
+    """Its exact text, as it was sealed. In clear, names are sorted and there are no spaces."""
     encrypted: bool
     sender: Sender
     sent_at: datetime | None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from ..e2ee import (
     E2eeError,
@@ -22,15 +23,18 @@ from ..e2ee import (
     to_base64,
 )
 from ..e2ee import content as contents
+from ..e2ee._texts import Texts
+from ..e2ee.approval import clear_content
 from ..e2ee.envelope import Delta, Header, Place
 from ..e2ee.envelope import Message as MessagePlace
-from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown
+from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown, StoredMarks
 from ..e2ee.trust import Notice, NoticeKind, Trust
 from ..e2ee.wrap import OpeningKey
 from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from .directory import Directory, Recipient
+from .large import resolved_content
 from .opened import Envelopes, OpenedMessage, proven
 from .payload import envelope_of, payload_of
 from .types import (
@@ -48,6 +52,8 @@ OnNotice = Callable[[Notice, str | None], None]
 """Told a notice, and the conversation where it stands if there is one."""
 
 
+MAX_ROOMS: Final = 1_000
+"""The conversations in memory. Of all others, their marks and the handled messages are kept."""
 MIN_REREAD_MS: Final = 5_000
 """Members are not read again for somebody unknown within this time."""
 
@@ -94,10 +100,11 @@ class SessionOptions:
     """A message was handled, which a store keeps too."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Entry:
     """A conversation, as far as it is known."""
 
+    id: str
     room: Room
     info: ConversationInfo | None = None
     recipients: Sequence[Recipient] = ()
@@ -107,6 +114,8 @@ class Entry:
     """The last reading, in Unix milliseconds."""
     refused_since: int | None = None
     """The first refusal of a fresh secret since the newest one came, in Unix milliseconds."""
+    noted: EpochMarks = EpochMarks()
+    """The marks that a store was told of."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     envelopes: Envelopes = field(default_factory=Envelopes)
 
@@ -118,13 +127,40 @@ class Session:
         self.options = options
         learned = options.on_learned
         self.directory = Directory(options.http, options.trust, self._on_key_notice, learned)
-        self._entries: dict[str, Entry] = {}
+        self._entries = WeakValueDictionary[str, Entry]()
+        self._recent: dict[str, Entry] = {}
+        # Of rooms that are not in memory: their marks, and the messages that were handled.
+        self._marks = Texts()
+        self._handled: dict[str, bytes] = {}
+        self._changed: set[str] = set()
         self._fresh_after = 0
+        self._fresh: dict[str, int] = {}
 
     def _on_key_notice(self, notice: Notice) -> None:
         for entry in self._entries.values():
             entry.room.keys_changed(notice.about)
+            self._note_marks(entry)
+        if self.options.me.is_user:
+            self._note_changed(notice.about)
         self.options.on_notice(notice, None)
+
+    def _note_changed(self, who: Principal) -> None:
+        """A rotation is due where `who` reads, also where the room is not in memory."""
+        for id, marks in self.marks().items():
+            if id not in self._entries and not marks.changed and who in (marks.members or ()):
+                self._put_marks(id, replace(marks, changed=True))
+
+    def _note_marks(self, entry: Entry) -> None:
+        """Tells the store of marks that are others than before."""
+        marks = entry.room.marks
+        if marks != entry.noted:
+            entry.noted = marks
+            self._put_marks(entry.id, marks)
+
+    def _put_marks(self, id: str, marks: EpochMarks) -> None:
+        self._marks.put(id, marks.store())
+        self._changed.add(id)
+        self.options.on_learned()
 
     @property
     def has_keys(self) -> bool:
@@ -132,19 +168,72 @@ class Session:
         return self.options.signer is not None
 
     def _entry(self, conversation_id: str) -> Entry:
-        entry = self._entries.get(conversation_id)
-        if entry is None:
-            marks = self.options.marks.get(conversation_id, EpochMarks())
-            id = ids.parse(conversation_id)
-            entry = Entry(Room.resumed(id, self.options.allows_clear, marks))
-            entry.room.fresh_after = self._fresh_after
-            self._entries[conversation_id] = entry
+        """The conversation as it is known. Of all, those that were used last are in memory."""
+        entry = self._entries.get(conversation_id) or self._resumed(conversation_id)
+        self._entries[conversation_id] = entry
+        self._recent.pop(conversation_id, None)
+        self._recent[conversation_id] = entry
+        if len(self._recent) > MAX_ROOMS:
+            self._evict(next(iter(self._recent)))
         return entry
+
+    def _resumed(self, conversation_id: str) -> Entry:
+        id, marks = ids.parse(conversation_id), self._marks_of(conversation_id)
+        room = Room.resumed(id, self.options.allows_clear, marks)
+        room.fresh_after = max(self._fresh_after, self._fresh.get(conversation_id, 0))
+        room.remember_all(self._handled.pop(conversation_id, b""))
+        return Entry(conversation_id, room, noted=marks)
+
+    def _evict(self, conversation_id: str) -> None:
+        """Lets a room go. A task that still has it keeps it, and others find it there."""
+        entry = self._recent.pop(conversation_id)
+        if entry.refused_since is not None:
+            # The time of a refusal ends the grace, so it is not forgotten.
+            self._recent[conversation_id] = entry
+        elif remembered := entry.room.remembered:
+            self._handled[conversation_id] = remembered
+
+    def _marks_of(self, conversation_id: str) -> EpochMarks:
+        noted: StoredMarks | None = self._marks.get(conversation_id)
+        if noted is not None:
+            return EpochMarks.stored(noted)
+        return self.options.marks.get(conversation_id, EpochMarks())
 
     def marks(self) -> dict[str, EpochMarks]:
         """Epochs and times that a store keeps."""
-        known = dict(self.options.marks)
-        return known | {id: entry.room.marks for id, entry in self._entries.items()}
+        noted = {id: EpochMarks.stored(marks) for id, marks in self._marks.items()}
+        return {**self.options.marks, **noted}
+
+    def take_changed(self) -> dict[str, StoredMarks]:
+        """The marks that have changed since the last question."""
+        changed, self._changed = self._changed, set()
+        return {id: self._marks[id] for id in changed}
+
+    def take_over(
+        self, marks: Mapping[str, StoredMarks], handled: Iterable[Handled]
+    ) -> None:
+        """Takes over what another process of this principal has stored."""
+        for id, stored in marks.items():
+            theirs = EpochMarks.stored(stored)
+            if id in self._changed:
+                theirs = EpochMarks.stored(self._marks[id]).merged(theirs)
+            self._marks.put(id, theirs.store())
+            # Its room begins anew with these marks when it is used.
+            entry = self._entries.pop(id, None)
+            if entry is not None:
+                self._recent.pop(id, None)
+                self._handled[id] = entry.room.remembered
+        for each in handled:
+            name = each.sender.to_bytes() + each.client_message_id
+            id, entry = each.conversation_id, self._entries.get(each.conversation_id)
+            if entry is not None:
+                entry.room.remember(each.sender, each.client_message_id)
+            else:
+                self._handled[id] = self._handled.get(id, b"") + name
+
+    def not_kept(self, changed: Iterable[str]) -> None:
+        """A store did not keep what `take_changed` gave."""
+        self._changed.update(changed)
 
     async def load(self, conversation_id: str) -> Entry:
         """The conversation with its members, their keys, and this member's newest wrap."""
@@ -177,6 +266,7 @@ class Session:
             raise E2eeError("malformed")
         visible = {who: member.get("visibility") or "all" for who, member in members.items()}
         self._tell(entry.room.members(visible), conversation_id)
+        self._note_marks(entry)
         if not self.has_keys:
             return
         # An agent's own list says nothing new to it; a person's devices are given secrets too.
@@ -221,7 +311,7 @@ class Session:
             self._tell(taken.notices, conversation_id)
             if taken.newest:
                 entry.refused_since = None
-                self.options.on_learned()
+        self._note_marks(entry)
 
     def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
         """The server has accepted this client's rotation."""
@@ -267,6 +357,7 @@ class Session:
         if conversation_id is None:
             self._fresh_after, entries = now, list(self._entries.values())
         else:
+            self._fresh[conversation_id] = now
             entries = [self._entry(conversation_id)]
         for entry in entries:
             entry.room.fresh_after, entry.is_stale = now, True
@@ -297,6 +388,7 @@ class Session:
         for entry in self._entries.values():
             if entry.room.is_member(who):
                 entry.room.keys_changed(who)
+                self._note_marks(entry)
                 entry.is_stale = True
 
     async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
@@ -324,7 +416,9 @@ class Session:
 
     def saw_envelope(self, conversation_id: str) -> None:
         """Somebody encrypts here: nothing goes in clear from now on, whether it opens or not."""
-        self._entry(conversation_id).room.was_encrypted = True
+        entry = self._entry(conversation_id)
+        entry.room.was_encrypted = True
+        self._note_marks(entry)
 
     async def was_encrypted(self, conversation_id: str) -> bool:
         """As `is_encrypted`, for what was found there. Raises `E2eeError`."""
@@ -359,12 +453,15 @@ class Session:
         shown, entry = await self.open(message["conversation_id"], incoming)
         opened, pin = shown.opened, shown.pin
         assert opened is not None and pin is not None
+        told = opened.json, opened.content.decode()
+        content, source = await resolved_content(self.options.http, *told)
         self._note(entry, message["message_id"], data)
         if live:
             _count(entry, opened.header.epoch)
         remembered = entry.room.is_remembered(sender, place.client_message_id)
         return OpenedMessage(
-            opened.json,
+            content,
+            source,
             True,
             proven(message, pin, entry.room.is_member(sender)),
             datetime.fromtimestamp(opened.time / 1000, UTC),
@@ -396,12 +493,17 @@ class Session:
 
     def resume_handled(self, handled: Iterable[Handled]) -> None:
         """The messages that an earlier run has handled, oldest first."""
+        found: dict[str, bytearray] = {}
         for each in handled:
-            self._entry(each.conversation_id).room.remember(each.sender, each.client_message_id)
+            name = each.sender.to_bytes() + each.client_message_id
+            found.setdefault(each.conversation_id, bytearray()).extend(name)
+        self._handled.update((id, bytes(names)) for id, names in found.items())
 
     def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:
         """Whether a sealed message with this id is known, such as that which ends a stream."""
         entry = self._entries.get(conversation_id)
+        if entry is None and conversation_id in self._handled:
+            entry = self._entry(conversation_id)
         try:
             return entry is not None and entry.room.is_remembered(sender, ids.parse(id))
         except E2eeError:
@@ -412,7 +514,8 @@ class Session:
         notice = Notice(NoticeKind.NOT_ENCRYPTED, _sender_of(message))
         content = message["payload"] or {}
         sender = proven(message, None, True)
-        return OpenedMessage(content, False, sender, None, 0, None, False, [notice])
+        source = clear_content(content)
+        return OpenedMessage(content, source, False, sender, None, 0, None, False, [notice])
 
     async def is_encrypted(self, conversation_id: str) -> bool:
         """Whether a conversation has, or ever had, an epoch."""
@@ -437,7 +540,7 @@ class Session:
         if signer is None:
             raise KeyUnavailable()
         if entry.room.sealed():
-            self.options.on_learned()
+            self._note_marks(entry)
         if isinstance(place, MessagePlace):
             _count(entry, key.epoch)
         readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []
@@ -493,7 +596,9 @@ def _sender_of(message: Message) -> Principal:
 
 
 def _place_of(message: Message) -> MessagePlace:
-    id, answered = message.get("client_message_id"), message.get("in_reply_to")
+    answered = message.get("in_reply_to")
+    # A decision has no id of its own: it is named by the approval that it answers.
+    id = message.get("client_message_id") or answered
     if not id:
         raise E2eeError("malformed")
     return MessagePlace(ids.parse(id), ids.parse(answered) if answered else None)

@@ -31,6 +31,21 @@ class Message(TypedDict):
     client_message_id: NotRequired[str | None]
     in_reply_to: NotRequired[str | None]
     recipients: NotRequired[list[str] | None]
+    refs: NotRequired[list[str] | None]
+    purged: NotRequired[bool]
+    deleted_at: NotRequired[str | None]
+    deleted_by: NotRequired[str | None]
+
+
+class LiveStream(TypedDict):
+    """A stream that an agent is writing. `n` is the number of the next piece."""
+
+    stream_id: str
+    agent_id: str
+    in_reply_to: NotRequired[str]
+    generation: int
+    n: int
+    started_at: str
 
 
 class Sent(TypedDict):
@@ -137,6 +152,29 @@ class Device(TypedDict):
     current: bool
     has_keys: bool
     online: bool
+    session_id: str | None
+
+
+class SessionInfo(TypedDict):
+    """A sign-in of a person's device."""
+
+    session_id: str
+    device_id: str
+    display_name: str | None
+    platform: str | None
+    created_at: str
+    revoked_at: str | None
+    current: bool
+    changes: int
+
+
+class SessionChange(TypedDict):
+    """Something that a session has added, and that can be undone."""
+
+    kind: Literal["agent", "token", "webhook", "relation", "instance", "passkey", "share"]
+    id: str
+    name: str
+    at: str
 
 
 class Grant(TypedDict):
@@ -160,6 +198,12 @@ class Grant(TypedDict):
 def milliseconds(timestamp: str) -> int:
     """A timestamp of the service in Unix milliseconds."""
     return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def is_deleted(message: Message) -> bool:
+    """Whether the service says that it has deleted or purged the payload."""
+    is_said = message.get("deleted_at") is not None or message.get("purged") is True
+    return message["payload"] is None and is_said
 
 
 def is_sealed(payload: JsonObject | None) -> bool:

@@ -4,7 +4,20 @@ No input or output, no clock: bytes and times are passed in. `docs/encryption.md
 scheme byte by byte, and what it does not protect.
 """
 
-from . import backup, consent, content, envelope, file, ids, keylog, room, safety, trust, wrap
+from . import (
+    approval,
+    backup,
+    consent,
+    content,
+    envelope,
+    file,
+    ids,
+    keylog,
+    room,
+    safety,
+    trust,
+    wrap,
+)
 from ._bytes import from_base64, to_base64
 from .epoch import EpochKey
 from .errors import REASONS, E2eeError, Reason
@@ -34,6 +47,7 @@ __all__ = [
     "PublicKeys",
     "Reason",
     "Secret",
+    "approval",
     "backup",
     "consent",
     "content",

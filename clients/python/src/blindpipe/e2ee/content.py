@@ -7,6 +7,8 @@ from typing import Any, Final, NoReturn
 from .errors import E2eeError
 
 MAX_CONTENT_BYTES: Final = 720 * 1024
+RESERVED_BYTES: Final = 1_024
+"""Of a content, for what a send adds to it."""
 MAX_CONTENT_DEPTH: Final = 64
 MAX_SAFE_NUMBER: Final = 2**53 - 1
 FRONT_BYTES: Final = 96
@@ -22,9 +24,9 @@ def encode(content: Mapping[str, Any]) -> bytes:
         raise E2eeError("malformed") from None
 
 
-def parse(content: bytes) -> dict[str, Any]:
+def parse(content: bytes, max_bytes: int = MAX_CONTENT_BYTES) -> dict[str, Any]:
     """The content: an object in UTF-8 that every language reads alike."""
-    if len(content) > MAX_CONTENT_BYTES:
+    if len(content) > max_bytes:
         raise E2eeError("malformed")
     try:
         text = content.decode()

@@ -51,9 +51,13 @@ class Message:
         return self.client_message_id + (self.in_reply_to or bytes(16))
 
 
+STATUS_NUMBER: Final = 2**53 - 1
+"""The number under which a status of a stream is sealed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The place of a delta of a stream."""
+    """The place of a delta of a stream, of a checkpoint up to it, or of a status."""
 
     stream_id: str
     n: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NotRequired, TypedDict
 
 from ._bytes import from_base64, to_base64
 from .keys import PublicKeys
@@ -104,6 +104,11 @@ class Pins:
     keys: dict[bytes, Pin] = field(default_factory=dict)
     speaks_bp1: bool = False
     linked: bytes | None = None
+    """The key of a link that was followed, until the directory shows it."""
+
+    def verified(self) -> list[Pin]:
+        """Those that people compared, that a link named, or that such keys introduced."""
+        return [pin for pin in self.keys.values() if pin.standing == Standing.VERIFIED]
 
 
 class StoredPin(TypedDict):
@@ -125,12 +130,14 @@ class StoredPrincipal(TypedDict):
     speaks: bool
     linked: str | None
     keys: list[StoredPin]
+    fresh: NotRequired[list[str]]
+    """The keys that were first seen in this run; not in a store."""
 
 
 class StoredPins(TypedDict):
     """Pins as a store keeps them, for ever."""
 
-    principals: dict[str, StoredPrincipal]
+    principals: Mapping[str, StoredPrincipal]
 
 
 def stored_pins(pins: Pins) -> StoredPrincipal:
@@ -154,11 +161,46 @@ def stored_pins(pins: Pins) -> StoredPrincipal:
     }
 
 
+def packed_pins(pins: Pins) -> StoredPrincipal:
+    """As for a store, for the rest of this run."""
+    fresh = [key_id.hex() for key_id, pin in pins.keys.items() if not pin.from_store]
+    return {**stored_pins(pins), "fresh": fresh}
+
+
 def restored_pins(entry: StoredPrincipal) -> Pins:
-    """From a store."""
+    """From a store, or from `packed_pins`."""
     linked = bytes.fromhex(entry["linked"]) if entry["linked"] else None
     keys = {bytes.fromhex(pin["key_id"]): _restored_pin(pin) for pin in entry["keys"]}
+    for key_id in entry.get("fresh", ()):
+        keys[bytes.fromhex(key_id)].from_store = False
     return Pins(keys, entry["speaks"], linked)
+
+
+def merged_pins(mine: Pins, theirs: Pins) -> Pins:
+    """Joins what two processes have learned at once. In doubt a key waits, or has left."""
+    keys = dict(mine.keys)
+    for key_id, pin in theirs.keys.items():
+        own = keys.get(key_id)
+        keys[key_id] = pin if own is None else _merged_pin(own, pin)
+    merged = Pins(keys, mine.speaks_bp1 or theirs.speaks_bp1, mine.linked or theirs.linked)
+    if merged.verified():
+        for pin in keys.values():
+            if pin.standing != Standing.VERIFIED:
+                pin.standing, pin.introduced_by = Standing.WAITING, None
+    return merged
+
+
+def _merged_pin(own: Pin, other: Pin) -> Pin:
+    both = own.standing, other.standing
+    is_verified = Standing.VERIFIED in both
+    ends = [end for end in (own.retired_at, other.retired_at) if end is not None]
+    return replace(
+        own,
+        standing=Standing.VERIFIED if is_verified else min(both),
+        retired=own.retired or other.retired,
+        introduced_by=own.introduced_by or other.introduced_by,
+        retired_at=min(ends, default=None),
+    )
 
 
 def _restored_pin(pin: StoredPin) -> Pin:

@@ -24,6 +24,7 @@ _MAX_EPOCH_MESSAGES = 10_000
 _MAX_TIME_APART_MS = 5 * _MINUTE_MS
 _MAX_LIVE_AGE_MS = 5 * _MINUTE_MS
 _MAX_REMEMBERED_MESSAGES = 10_000
+_NAME_BYTES = 33
 MAX_MESSAGE_AGE_MS: Final = 31 * _DAY_MS
 """How old a message may be that a handler is given, milliseconds."""
 
@@ -48,6 +49,8 @@ class StoredMarks(TypedDict):
     epoch: int
     time: int
     members: NotRequired[dict[str, Visibility]]
+    encrypted: NotRequired[bool]
+    changed: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +59,43 @@ class EpochMarks:
 
     epoch: int = 0
     time: int = 0
-    members: Mapping[Principal, Visibility] | None = field(default=None, compare=False)
+    members: Mapping[Principal, Visibility] | None = None
     """The members that the last seal was for. Whoever joined since is named at the next start."""
+    encrypted: bool = False
+    """An envelope was seen: nothing goes in clear."""
+    changed: bool = False
+    """Members or keys have changed since the newest secret, so a fresh one is due."""
 
     def store(self) -> StoredMarks:
         """For a store, as JSON."""
-        members = {who.to_bytes().hex(): how for who, how in (self.members or {}).items()}
         marks: StoredMarks = {"epoch": self.epoch, "time": self.time}
-        return marks if self.members is None else {**marks, "members": members}
+        if self.members is not None:
+            marks["members"] = {who.to_bytes().hex(): how for who, how in self.members.items()}
+        if self.encrypted:
+            marks["encrypted"] = True
+        if self.changed:
+            marks["changed"] = True
+        return marks
+
+    def merged(self, other: EpochMarks) -> EpochMarks:
+        """Joins what two processes have learned at once."""
+        return EpochMarks(
+            max(self.epoch, other.epoch),
+            max(self.time, other.time),
+            self.members if self.members is not None else other.members,
+            self.encrypted or other.encrypted,
+            self.changed or other.changed,
+        )
 
     @classmethod
     def stored(cls, marks: StoredMarks) -> EpochMarks:
         """From a store."""
         members = marks.get("members")
-        if members is None:
-            return cls(marks["epoch"], marks["time"])
-        kept = {Principal.from_bytes(bytes.fromhex(who)): how for who, how in members.items()}
-        return cls(marks["epoch"], marks["time"], kept)
+        kept: dict[Principal, Visibility] | None = None
+        if members is not None:
+            kept = {Principal.from_bytes(bytes.fromhex(w)): how for w, how in members.items()}
+        flags = marks.get("encrypted", False), marks.get("changed", False)
+        return cls(marks["epoch"], marks["time"], kept, *flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +202,21 @@ class Room:
     @classmethod
     def resumed(cls, conversation: bytes, plaintext_allowed: bool, marks: EpochMarks) -> Room:
         """A conversation with what a store kept of it."""
-        room = cls(conversation, plaintext_allowed, was_encrypted=marks.epoch > 0)
+        was_encrypted = marks.encrypted or marks.epoch > 0
+        room = cls(conversation, plaintext_allowed, was_encrypted=was_encrypted)
         room._highest_epoch, room._latest_time = marks.epoch, marks.time
+        room._changed = marks.changed
         room._sealed_for = room._members = dict(marks.members) if marks.members else None
         return room
 
     @property
     def marks(self) -> EpochMarks:
         """To be kept for ever."""
-        return EpochMarks(self._highest_epoch, self._latest_time, self._sealed_for)
+        epoch, time, members = self._highest_epoch, self._latest_time, self._sealed_for
+        return EpochMarks(epoch, time, members, self.was_encrypted, self._changed)
+
+    def _is_marked(self, epoch: int, time: int) -> bool:
+        return (self._highest_epoch, self._latest_time) == (epoch, time)
 
     def sealed(self) -> bool:
         """Something is sealed for the members of now. True if these are others than before."""
@@ -266,13 +295,13 @@ class Room:
     def _becomes_newest(self, opened: Wrap, now: int) -> bool:
         above = opened.key.epoch > self._highest_epoch or opened.time > self._latest_time
         # Marks outlive the program; the secret itself is read from the server again.
-        marked = self._newest is None and self.marks == EpochMarks(opened.key.epoch, opened.time)
+        marked = self._newest is None and self._is_marked(opened.key.epoch, opened.time)
         return (above or marked) and opened.time <= now + _MAX_WRAP_AHEAD_MS
 
     def _newest_is(self, opened: Wrap, may_seal: bool) -> None:
         key = opened.key
         # The secret of before a restart answers no change that was found after it.
-        is_resumed = self.marks == EpochMarks(key.epoch, opened.time)
+        is_resumed = self._is_marked(key.epoch, opened.time)
         self._changed &= is_resumed
         self._highest_epoch = max(self._highest_epoch, key.epoch)
         self._latest_time = max(self._latest_time, opened.time)
@@ -431,6 +460,17 @@ class Room:
         self._remembered[sender.to_bytes() + client_message_id] = None
         if len(self._remembered) > _MAX_REMEMBERED_MESSAGES:
             del self._remembered[next(iter(self._remembered))]
+
+    @property
+    def remembered(self) -> bytes:
+        """The messages that were handled, oldest first, for `remember_all`."""
+        return b"".join(self._remembered)
+
+    def remember_all(self, names: bytes) -> None:
+        """The messages of `remembered`: 17 bytes of the sender and 16 of the message each."""
+        last = names[-_MAX_REMEMBERED_MESSAGES * _NAME_BYTES :]
+        chunks = (last[at : at + _NAME_BYTES] for at in range(0, len(last), _NAME_BYTES))
+        self._remembered.update(dict.fromkeys(chunks))
 
 
 def _signed_by(opened: Wrap, pin: Pin) -> bool:

@@ -16,8 +16,8 @@ class Keeper(Protocol):
     def waiting(self) -> bool:
         """Whether anything is not in the store yet."""
 
-    async def save(self) -> None:
-        """Stores all that was learned before this call; it never fails."""
+    async def save(self) -> bool:
+        """Stores all that was learned before this call; false if it could not. It never raises."""
 
 
 class Acks:
@@ -63,10 +63,13 @@ class Acks:
             self.pending = None
 
     async def _keep(self, keeper: Keeper, cursor: str) -> None:
-        await keeper.save()
+        is_kept = await keeper.save()
         if self._keeping is not asyncio.current_task():
             return
         self._keeping = None
+        if not is_kept:
+            # Nothing is acknowledged until the store is mended.
+            return self._wait()
         is_sent = self._send(cursor)
         if self.pending != cursor:
             self._wait()

@@ -34,6 +34,12 @@ class Backlog:
         if len(self._sizes) <= RESUME_BELOW_EVENTS and self._bytes <= RESUME_BELOW_BYTES:
             self._has_room.set()
 
+    def clear(self) -> None:
+        """None of the frames waits any more."""
+        self._sizes.clear()
+        self._bytes = 0
+        self._has_room.set()
+
     def end(self) -> None:
         """Nobody takes events any more, so nobody waits for room."""
         self._has_room.set()

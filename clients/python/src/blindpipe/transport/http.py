@@ -63,6 +63,8 @@ class Answer:
     data: Any
     next_cursor: str | None
     status: int
+    body: Mapping[str, Any]
+    """All fields."""
 
 
 class Http:
@@ -115,7 +117,7 @@ class Http:
             body = json.loads(raw.body)
         except ValueError as error:
             raise ConnectionLost("the answer was cut short") from error
-        return Answer(body.get("data"), body.get("next_cursor"), raw.status)
+        return Answer(body.get("data"), body.get("next_cursor"), raw.status, body)
 
     async def pages(
         self, path: str, query: Mapping[str, str | int | None] | None = None

@@ -48,6 +48,10 @@ async def _nobody() -> Sequence[str]:
     return ()
 
 
+def _unheard(_was_silent: bool) -> None:
+    """The listener of those whose connections share nothing."""
+
+
 async def _or(otherwise: _T, asked: Awaitable[_T]) -> _T:
     """The answer, or what is taken where none came."""
     try:
@@ -73,6 +77,8 @@ class SocketOptions:
     """A frame, and the length of its text."""
     on_ready: Callable[[Frame], None]
     """A new connection begins, before its first event."""
+    on_lost: Callable[[bool], None] = _unheard
+    """A connection has ended; whether the client took it for dead."""
     holders: Callable[[], Awaitable[Sequence[str]]] = _nobody
     """The ids of the connections that hold the places, for a 4409."""
 
@@ -133,6 +139,9 @@ class Socket:
         self._closing = asyncio.Event()
         self._dropping = asyncio.Event()
         self._answers: dict[str, asyncio.Future[Frame]] = {}
+        self._streams: dict[str, Callable[[Frame], None]] = {}
+        self.connection = 0
+        """The number of connections so far."""
         self._renewals: set[asyncio.Task[None]] = set()
         self._silence = Silence()
 
@@ -178,6 +187,7 @@ class Socket:
         finally:
             writer.cancel()
             self._current, self._ready = None, False
+        self._options.on_lost(code == DEAD_CODE)
         await self._hang_up(socket)
         self._options.hooks.call("disconnected", code=code)
         # A connection that its owner left is no failure, so the next one comes at once.
@@ -277,6 +287,7 @@ class Socket:
         match frame["type"]:
             case "ready":
                 self._ready = True
+                self.connection += 1
                 heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
                 self._silence.begin((heartbeat_ms + SILENCE_GRACE_MS) / 1000)
                 self._options.hooks.call("connected")
@@ -293,6 +304,8 @@ class Socket:
                 return None
             case "message.sent" | "artifact.requested" | "artifact.responded" | "error":
                 return self._answer(frame)
+            case "stream.cancel" if frame["stream_id"] in self._streams:
+                return self._streams[frame["stream_id"]](frame)
         self._options.on_frame(frame, size)
 
     async def _renew_auth(self) -> None:
@@ -306,6 +319,8 @@ class Socket:
 
     def _answer(self, frame: Frame) -> None:
         waiting = self._answers.pop(str(frame.get("ref")), None)
+        if waiting is None and frame["type"] == "error" and frame.get("stream_id") in self._streams:
+            return self._streams[frame["stream_id"]](frame)
         if waiting is None or waiting.done():
             return
         if frame["type"] != "error":
@@ -341,6 +356,13 @@ class Socket:
             raise ConnectionLost() from None
         finally:
             self._answers.pop(reference, None)
+
+    def watch(self, stream_id: str, hear: Callable[[Frame], None] | None) -> None:
+        """Has `hear` told of refusals and of the end of a stream, or nobody any more."""
+        if hear is None:
+            self._streams.pop(stream_id, None)
+        else:
+            self._streams[stream_id] = hear
 
     def drop(self) -> None:
         """Leaves this connection; `run` makes another one."""

@@ -1,0 +1,98 @@
+"""The calls of an account: a sign-in that goes on, agents, profile, blocks, relations, limits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from live import MANIFEST, sign_in, texts
+
+from blindpipe import Agent, AgentOptions, ApiError, Client, Closed, UsageError
+from blindpipe.client import DeviceKeys, StoredSession
+from blindpipe.e2ee import AgentKey
+from blindpipe.testing import DevCluster, TestUser
+
+
+async def test_a_sign_in_goes_on_after_a_restart(cluster: DevCluster, ada: TestUser) -> None:
+    kept: list[StoredSession] = []
+    laptop = await sign_in(cluster, ada, "laptop", on_session=kept.append)
+    keys: DeviceKeys = await laptop.devices.restore(ada.protection_password)
+    conversation = await laptop.open_group([], title="notes")
+    await conversation.send("before")
+    await laptop.close()
+
+    options = cluster.options(on_session=kept.append)
+    again = await Client.resume(options, kept[-1])
+    again.devices.hold(keys)
+    assert (again.user_id, again.account.device_id) == (ada.client.user_id, "laptop")
+    assert await texts(again.conversation(conversation.id)) == ["before"]
+    # A renewal replaces the stored one, and a logout ends it.
+    assert kept[-1].refresh_token != kept[0].refresh_token
+    assert kept[-1].refresh_token not in repr(kept[-1])
+    await again.account.logout()
+    await again.close()
+    with pytest.raises(Closed):
+        await Client.resume(options, kept[-1])
+
+
+async def test_agents_are_made_described_and_given_tokens(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    agents = ada.client.agents
+    created = await agents.create("clerk", description="files things")
+    id, token = created["agent_id"], created["token"]
+    assert id in [agent["agent_id"] async for agent in agents.list()]
+    assert (await agents.update(id, display_name="chief clerk"))["display_name"] == "chief clerk"
+
+    agent = Agent(
+        AgentOptions(
+            url=cluster.nodes[0],
+            agent_id=id,
+            token=token,
+            key=AgentKey.random().to_text(),
+            manifest=MANIFEST,
+            ssl_context=cluster.ssl_context,
+        )
+    )
+    await agent.check()
+    shown = await agents.get(id)
+    assert shown["manifest"]["tools"][0]["name"] == "send_email"
+    assert len((await agents.keys(id))["keys"]) == 1
+    assert (await agent.request("GET", f"/agents/{id}"))["data"]["agent_id"] == id
+    with pytest.raises(UsageError):
+        await agent.request("GET", "agents")
+    await agent.close()
+
+    assert (await agents.rotate(id))["token"] != token
+    with pytest.raises(ApiError):
+        await agents.webhook(id)
+    await agents.delete(id)
+    assert id not in [agent["agent_id"] async for agent in agents.list()]
+
+
+async def test_the_calls_of_an_account(ada: TestUser, bob: TestUser) -> None:
+    client = ada.client
+    assert (await client.update_profile(display_name="Ada L."))["display_name"] == "Ada L."
+    assert (await client.profile())["user_id"] == client.user_id
+    await client.block(bob.client.user_id)
+    assert [each["principal_id"] async for each in client.blocks()] == [bob.client.user_id]
+    await client.unblock(bob.client.user_id)
+    assert [each async for each in client.blocks()] == []
+    assert [each async for each in client.passkeys()] == []
+    assert await client.limits()
+    share = await client.share(expires_at=datetime.now(UTC) + timedelta(hours=1))
+    await client.revoke_share(share["share_id"])
+    created = await client.agents.create("searched for")
+    await client.open_agent(created["agent_id"])
+    relation = [each async for each in client.relations()][0]
+    assert relation["agent_id"] == created["agent_id"]
+    assert [hit["kind"] async for hit in client.search("searched", types=["agent"])] == ["agent"]
+    assert [read async for read in client.access_log(agent_id=created["agent_id"])] == []
+    assert (await client.revoke_relation(relation["relation_id"]))["state"] == "revoked"
+    group = await client.open_group([bob.client.user_id], title="two")
+    await group.set_title("both")
+    member = await group.set_role(bob.client.user_id, "admin")
+    assert member["role"] == "admin"
+    await client.change_password(ada.password, "another " + ada.password)
+    with pytest.raises(UsageError):
+        await client.request("GET", "https://example.com/")

@@ -1,0 +1,187 @@
+"""Several processes of one agent share its conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from live import environment, texts
+
+from blindpipe import Agent, Conversation, FilePins, SharedPins, UsageError
+from blindpipe.agent import StoreChanged
+from blindpipe.agent.pin_store import StoredTrust
+from blindpipe.core.session import Handled
+from blindpipe.e2ee import Principal, ids
+from blindpipe.e2ee.keys import PrivateKeys
+from blindpipe.e2ee.pins import Pin, Pins, Standing, StoredPrincipal, stored_pins
+from blindpipe.e2ee.trust import Trust
+from blindpipe.testing import DevCluster
+from blindpipe.transport.clock import now_ms
+
+SHARER = Path(__file__).with_name("sharer.py")
+
+
+def _handled(history: str) -> Iterator[tuple[str, list[tuple[int, int, int]]]]:
+    """Per conversation, when which process handled something: begin, end, process."""
+    open: dict[tuple[str, str], list[int]] = {}
+    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    last = 0
+    for line in history.splitlines():
+        at, process, what, conversation, _ = line.split(" ", 4)
+        last = int(at)
+        if what == "begins":
+            open[(process, conversation)] = [last]
+        else:
+            begin = open.pop((process, conversation))[0]
+            found[conversation].append((begin, last, int(process)))
+    yield from found.items()
+
+
+@pytest.mark.limit(90)
+async def test_two_processes_answer_each_message_once_and_in_order(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    people = [await cluster.user(f"person-{n}") for n in range(4)]
+    options = await cluster.agent("shared", people[0].client)
+    checking = Agent(options)
+    await checking.check()
+    await checking.close()
+    talks = [await each.client.open_agent(options.agent_id) for each in people]
+    sent = 0
+
+    async def say(times: int) -> None:
+        nonlocal sent
+        for _ in range(times):
+            await asyncio.gather(*(talk.send(f"message {sent}") for talk in talks))
+            sent += 1
+
+    async def until_answered(seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            for talk in talks:
+                while sum(", by " in text for text in await texts(talk)) < sent:
+                    await asyncio.sleep(0.2)
+
+    async def start(node: int) -> asyncio.subprocess.Process:
+        env = environment(cluster, options)
+        env |= {"BLINDPIPE_URL": cluster.nodes[node], "SHARED_DIRECTORY": str(tmp_path)}
+        return await asyncio.create_subprocess_exec(sys.executable, SHARER, env=env)
+
+    children = [await start(0), await start(1)]
+    try:
+        await say(3)
+        await until_answered(20)
+        # A process that has conversations is killed, so others must take them.
+        answered_by = (await texts(talks[0]))[-1].rpartition(" ")[2]
+        victim = next(child for child in children if str(child.pid) == answered_by)
+        dying = asyncio.create_task(say(6))
+        await asyncio.sleep(0.3)
+        victim.kill()
+        await dying
+        children.append(await start(0))
+        await until_answered(40)
+        await say(2)
+        await until_answered(20)
+        for child in children:
+            if child is victim:
+                continue
+            child.send_signal(signal.SIGTERM)
+            assert await child.wait() == 0
+    finally:
+        for child in children:
+            if child.returncode is None:
+                child.kill()
+    for talk in talks:
+        answers = [text for text in await texts(talk) if ", by " in text]
+        assert [text.partition(",")[0] for text in answers] == [
+            f"message {n}" for n in range(sent)
+        ]
+    answering = {text.rpartition(" ")[2] for talk in talks for text in await texts(talk)}
+    assert len(answering & {str(child.pid) for child in children}) > 1
+    for conversation, turns in _handled((tmp_path / "history").read_text()):
+        for one, other in zip(turns, turns[1:]):
+            assert one[1] <= other[0], (conversation, one, other)
+    for person in people:
+        await person.client.close()
+
+
+async def test_a_store_of_one_process_is_refused(cluster: DevCluster, tmp_path: Path) -> None:
+    ada = await cluster.user("ada")
+    options = await cluster.agent("alone", ada.client)
+    options = replace(options, pins=FilePins(tmp_path / "pins"))
+    with pytest.raises(UsageError):
+        await Agent(options).serve(shared=True)
+    await ada.client.close()
+
+
+def _of_user(n: int) -> Principal:
+    return Principal.from_bytes(b"\x01" + bytes(15) + bytes([n]))
+
+
+def _trust(*names: str) -> StoredTrust:
+    entry: StoredPrincipal = {"speaks": True, "linked": None, "keys": []}
+    return {"pins": {"principals": dict.fromkeys(names, entry)}, "marks": {}}
+
+
+async def test_a_shared_store_tells_what_others_have_saved(tmp_path: Path) -> None:
+    one, other = SharedPins(tmp_path / "pins.db"), SharedPins(tmp_path / "pins.db")
+    assert await one.load() is None
+    assert await other.load() is None
+    await one.save(_trust("ada", "bob"))
+    # A save over what was not read is refused as a whole.
+    with pytest.raises(StoreChanged):
+        await other.save(_trust("bob", "eve"))
+    news = await other.news(None)
+    assert set(news.pins) == {"ada", "bob"}
+    await other.save(_trust("bob", "eve"))
+    assert set((await one.news(None)).pins) == {"bob", "eve"}
+    assert not (await one.news(None)).pins
+
+    message = Handled(now_ms(), "c", _of_user(1), bytes(16))
+    await one.add_handled([message])
+    assert (await other.news(None)).handled == [message]
+    assert (await one.news(None)).handled == []
+    old = Handled(now_ms() - 40 * 24 * 3_600_000, "c", _of_user(1), bytes(16))
+    await one.add_handled([old])
+    third = SharedPins(tmp_path / "pins.db")
+    await third.load()
+    assert await third.load_handled() == [message]
+
+    assert (await one.news("c")).came_back
+    assert not (await one.news("c")).came_back
+    assert (await other.news("c")).came_back
+    assert (await one.news("c")).came_back
+    assert (tmp_path / "pins.db").stat().st_mode & 0o077 == 0
+
+
+def test_of_pins_that_two_processes_changed_the_stricter_count() -> None:
+    me, who = _of_user(9), _of_user(1)
+    first, second = (PrivateKeys.random().public for _ in range(2))
+
+    def stored(**standings: Standing) -> StoredPrincipal:
+        keys = {"first": first, "second": second}
+        pins = {
+            keys[name].key_id: Pin(keys[name], None, standing, False)
+            for name, standing in standings.items()
+        }
+        return stored_pins(Pins(pins))
+
+    name = who.to_bytes().hex()
+    before = {name: stored(first=Standing.KNOWN, second=Standing.WAITING)}
+    trust = Trust(me, stored={"principals": before})
+    # Only the other process has changed something: its entry counts.
+    trust.take_over({name: stored(first=Standing.KNOWN, second=Standing.KNOWN)})
+    assert trust.pin(who, second.key_id).standing == Standing.KNOWN  # type: ignore[union-attr]
+    # Both have: here a tap, there a key that left.
+    trust.confirm(who, first.key_id, now_ms())
+    theirs = stored(first=Standing.VERIFIED, second=Standing.KNOWN)
+    theirs["keys"][0]["retired"] = True
+    trust.take_over({name: theirs})
+    one, other = trust.pin(who, first.key_id), trust.pin(who, second.key_id)
+    assert one is not None and one.retired and one.standing == Standing.VERIFIED
+    assert other is not None and other.standing == Standing.WAITING
