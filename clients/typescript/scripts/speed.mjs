@@ -3,9 +3,11 @@
 // Without options: envelopes and wraps that are sealed and opened a second. `--backlog` starts a
 // cluster of its own, lets twenty people write, and counts the events that an agent in a process of
 // its own reads, opens, handles and acknowledges a second. BLINDPIPE_SERVER names the server's
-// program.
+// program. `--conversations 100000` measures the store of an agent that has so many: its start, a
+// change, memory.
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -173,8 +175,78 @@ async function withCluster(count) {
   }
 }
 
+/** The store of an agent that has talked with so many people, and handled a message of each. */
+async function fillStore(path, conversations) {
+  const { filePins } = await import("@blindpipe/client/agent");
+  const e2ee = await import("@blindpipe/client/e2ee");
+  const keys = await e2ee.importKeys(e2ee.generatePrivateKeys());
+  const trust = new e2ee.Trust({ type: "agent", id: idOf(e2ee, 0) });
+  const [marks, handled] = [{}, []];
+  for (let number = 1; number <= conversations; number++) {
+    const id = idOf(e2ee, number);
+    const sender = { type: "user", id };
+    await trust.directory(sender, [{ ...keys, deviceId: "phone", schemes: ["bp1"] }]);
+    const name = `01${e2ee.hex(e2ee.idBytes(id))}`;
+    marks[id] = { epoch: 3, time: 1, members: { [name]: "all" }, encrypted: true };
+    handled.push({ at: Date.now(), conversationId: id, sender, clientMessageId: id });
+  }
+  await filePins(path).save({ pins: trust.store(), marks });
+  await filePins(path).addHandled(handled);
+}
+
+function idOf(e2ee, number) {
+  const bytes = new Uint8Array(16);
+  new DataView(bytes.buffer).setUint32(12, number);
+  return e2ee.ulid(bytes);
+}
+
+/** A start with that store, then every conversation is used once. */
+async function openStore(path) {
+  const { filePins } = await import("@blindpipe/client/agent");
+  const e2ee = await import("@blindpipe/client/e2ee");
+  const { MAX_ROOMS, Session } = await import("#dist/core/session.js");
+  const start = performance.now();
+  const store = filePins(path);
+  const stored = await store.load();
+  const self = { type: "agent", id: idOf(e2ee, 0) };
+  const pins = new e2ee.Trust(self, "tofu", [], stored.pins);
+  const { marks } = stored;
+  const options = { http: null, self, signer: null, opening: [], deviceId: null, pins, marks };
+  const session = new Session({ ...options, allowsClear: true, onNotice: () => {} });
+  session.resumeHandled(await store.loadHandled());
+  console.log(`start: ${((performance.now() - start) / 1000).toFixed(2)} s`);
+  const begun = performance.now();
+  for (let number = 1; number <= marks.size; number++) {
+    const id = idOf(e2ee, number);
+    const sender = { type: "user", id };
+    if (!session.isRemembered(id, sender, id) || !pins.isKnown(sender)) throw new Error("lost");
+    // As between events: rooms that were let go are freed then.
+    if (number % 1000 === 0) await new Promise((resolve) => setImmediate(resolve));
+  }
+  const each = ((performance.now() - begun) / marks.size) * 1000;
+  console.log(`a use of each: ${Math.round(each)} µs, ${MAX_ROOMS} rooms stay in memory`);
+  const changing = performance.now();
+  for (let number = 1; number <= 100; number++) {
+    pins.link({ type: "user", id: idOf(e2ee, number) }, "00".repeat(16));
+    await store.save({ pins: pins.takeChanged().pins, marks: {} });
+  }
+  console.log(`a change is kept: ${((performance.now() - changing) / 100).toFixed(1)} ms`);
+  const peak = Math.round(process.resourceUsage().maxRSS / 1024);
+  console.log(`memory: ${peak} MB at most`);
+}
+
 const [mode, count] = process.argv.slice(2);
 if (mode === "--backlog") await withCluster(Number(count));
 else if (mode === "--fill") await backlog(Number(count));
 else if (mode === "--handle") await handle(JSON.parse(process.env.SPEED_AGENT), Number(count));
-else await crypto();
+else if (mode === "--open-store") await openStore(count);
+else if (mode === "--conversations") {
+  const folder = mkdtempSync(join(tmpdir(), "pins-"));
+  const path = join(folder, "pins");
+  await fillStore(path, Number(count));
+  const own = fileURLToPath(import.meta.url);
+  // Bounds for garbage, which V8 leaves lying otherwise.
+  const bounds = ["--max-semi-space-size=2", "--max-old-space-size=140"];
+  await run(process.execPath, [...bounds, own, "--open-store", path], {});
+  rmSync(folder, { recursive: true });
+} else await crypto();

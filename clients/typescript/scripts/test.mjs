@@ -27,6 +27,9 @@ const LIMITS = {
 /** Tests that need no server. */
 const ALONE = new Set([
   "vectors",
+  "content",
+  "receipts",
+  "turns",
   "refusals",
   "interop",
   "states",
@@ -36,6 +39,7 @@ const ALONE = new Set([
   "consents",
   "webhooks",
   "addresses",
+  "pin-store",
   "types",
   "reconnects",
   "browser",

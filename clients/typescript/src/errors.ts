@@ -88,6 +88,11 @@ export function isOutage(error: unknown): boolean {
   return false;
 }
 
+/** What a log says of an error: its text may hold a payload, and anything may be thrown. */
+export function errorName(error: unknown): string {
+  return error instanceof Error ? error.name : typeof error;
+}
+
 /** Neither this device's records nor the person allow a tool request. Nothing has run. */
 export class NotApproved extends BlindpipeError {
   override readonly name = "NotApproved";

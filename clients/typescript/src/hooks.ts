@@ -1,4 +1,5 @@
 /** Hooks for the operator of a client. No hook ever carries a secret or a text. */
+import { errorName } from "./errors.js";
 
 export interface Hooks {
   connected(): void;
@@ -57,11 +58,11 @@ export class HookCaller {
   }
 }
 
-/** A handler's error may quote a message, so only its class is logged. */
+/** A handler's error may quote a message, so only its class is logged. Anything may be thrown. */
 function withoutErrors(details: unknown): object {
   const entries = Object.entries(details as object).map(([name, value]) => [
     name,
-    value instanceof Error ? value.name : value,
+    name === "error" || value instanceof Error ? errorName(value) : value,
   ]);
   return Object.fromEntries(entries) as object;
 }

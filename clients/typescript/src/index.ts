@@ -4,10 +4,29 @@
  * @module client
  */
 export { Client, type ClientOptions, type PasswordLogin } from "./client/client.js";
-export { Account, type SignInDevice } from "./client/account.js";
-export { Conversation, type ReceivedMessage, type SendOptions } from "./client/conversation.js";
+export { Account, type SignInDevice, type StoredSession } from "./client/account.js";
+export type { NewFile, Thumbnail } from "./core/files.js";
+export {
+  Conversation,
+  type HistoryPage,
+  isDeleted,
+  type ReceivedMessage,
+  type SendOptions,
+} from "./client/conversation.js";
+export { Agents, type DeliveryFilter } from "./client/agents.js";
+export { AccountCalls, type RequestOptions, type ShareOptions } from "./client/calls.js";
+export { ApprovalRequest } from "./client/approvals.js";
+export {
+  type Approval,
+  type ApprovalState,
+  type DecisionItem,
+  Receipt,
+} from "./core/approvals.js";
+export { type Reactions, timeline, type TimelineItem } from "./client/timeline.js";
+export { type ContentKind, type ContentView, contentView } from "./core/content.js";
 export type { CreateOptions, DeviceKeys } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
+export { type Proof, Sessions } from "./client/sessions.js";
 export type { ClientEvent } from "./client/events.js";
 export type { ConsentStore, DeviceTool, ToolRun } from "./client/tool-requests.js";
 export type { Decision, Sensitivity, StoredConsents, Tool } from "./e2ee/consent.js";
@@ -19,6 +38,7 @@ export {
   ConnectionLost,
   type ErrorDetails,
   IdConflict,
+  isOutage,
   NotApproved,
 } from "./errors.js";
 // A class for each code of the service.

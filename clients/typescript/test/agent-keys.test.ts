@@ -2,6 +2,8 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
+import { base64, generatePrivateKeys, hex, importKeys } from "@blindpipe/client/e2ee";
+import { sign } from "#dist/e2ee/primitives.js";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { asAgent, until } from "./support.js";
 
@@ -37,6 +39,27 @@ test("an agent that starts with a new token registers its key anew", async () =>
   assert.equal(await isCurrent(renewed), false);
   await new Agent(renewed).check();
   assert(await isCurrent(renewed));
+});
+
+test("a key that another one has replaced is not put back", async () => {
+  const options = await cluster.agent("rotated", ada.client);
+  await new Agent(options).check();
+  const pair = await importKeys(generatePrivateKeys());
+  const [public_key, signing_public_key] = [pair.publicKey, pair.signingPublicKey].map(base64);
+  const timestamp = new Date().toISOString();
+  const text = ["keys-register", options.agentId, public_key, signing_public_key, timestamp].join("|");
+  const signature = base64(await sign(pair.signing, new TextEncoder().encode(text)));
+  const body = { public_key, signing_public_key, timestamp, signature, schemes: ["bp1"] };
+  const path = `/agents/${options.agentId}/keys`;
+  assert((await asAgent(options, "POST", `${path}/register`, body)).ok);
+  const said: string[] = [];
+  const note = (text: string): void => void said.push(text);
+  const logger = { debug: note, info: note, warn: note, error: note };
+  await new Agent({ ...options, logger }).check();
+  assert(said.some((text) => text.includes("has been replaced")));
+  const answer = await asAgent(options, "GET", path);
+  const { data } = (await answer.json()) as { data: { keys: { key_id: string; current: boolean }[] } };
+  assert.deepEqual(data.keys.filter((key) => key.current).map((key) => key.key_id), [hex(pair.keyId)]);
 });
 
 test("an agent that runs looks every day", async (t) => {

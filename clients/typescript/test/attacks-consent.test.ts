@@ -4,10 +4,10 @@ import { after, before, test } from "node:test";
 import type { CallResult, Context } from "@blindpipe/client/agent";
 import { Agent } from "@blindpipe/client/agent";
 import { type ConsentStore, NotApproved, type ToolRequest } from "@blindpipe/client";
-import type { StoredConsents } from "@blindpipe/client/e2ee";
+import { type StoredConsents, newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Victim, attackedAgent, attackedPerson, changed, flipped } from "./attacks.js";
-import type { Proxy, Value } from "./proxy.js";
+import { Proxy, type Value } from "./proxy.js";
 import {
   MANIFEST,
   SCOPE,
@@ -267,7 +267,9 @@ test("a device asks by its own table, whatever the server calls harmless", async
 test("an answer counts for its own question, by those who were asked", async () => {
   const bob = await cluster.user("bob");
   const victim = new Victim();
-  const options = { ...(await cluster.agent("quizmaster", ada.client)), hooks: victim.hooks };
+  const made = await cluster.agent("quizmaster", ada.client);
+  const proxy = await Proxy.start(made.url);
+  const options = { ...made, url: proxy.url, hooks: victim.hooks };
   const answers: unknown[] = [];
   const agent = new Agent(options)
     .on("message", async (ctx) => {
@@ -276,7 +278,8 @@ test("an answer counts for its own question, by those who were asked", async () 
       await ctx.ask("Second?", { tag: "quiz", state: { number: 2 } });
     })
     .onAnswer("quiz", async (ctx) => {
-      answers.push([ctx.answer.state["number"], ctx.answer.choice ?? ctx.answer.text]);
+      const { question, state, choice, text } = ctx.answer;
+      answers.push([question, state["number"], choice ?? text]);
       await ctx.reply("noted");
     });
   await ada.client.openAgent(options.agentId);
@@ -291,17 +294,23 @@ test("an answer counts for its own question, by those who were asked", async () 
     );
     const [first, second] = events.filter(fromAgent);
     const bobs = bob.client.conversation(group.id);
-    // Bob was not asked. His answer names the question, and is no answer.
-    const seen = await bobs.open(second!.message, false);
-    await bobs.answer(seen, "Bob's");
-    // An answer whose words were given to another question names that one's hash.
-    const moved = { ...first!, opened: second!.opened! };
-    await group.answer(moved, "moved");
+    // Bob was not asked.
+    await assert.rejects(bobs.answer(await bobs.open(second!.message, false), "Bob's"));
+    // An answer that is moved to another question names that one.
+    const { approval } = await ada.client.approval(first!.message.message_id);
+    const { approval_id, seq, digest } = approval;
+    proxy.onFrame = (frame) => {
+      if (frame.event !== "approval.closed") return [frame];
+      const moved = changed(frame, { approval_id, seq, digest });
+      return [{ ...moved, event_id: newUlid() }, frame];
+    };
     await collect(
       ada,
       () => group.answer(second!, { text: "Ada's" }),
       (all) => all.some(fromAgent),
     );
   });
-  assert.deepEqual(answers, [[2, "Ada's"]]);
+  proxy.close();
+  assert.deepEqual(victim.faults, ["bad_signature"]);
+  assert.deepEqual(answers, [["Second?", 2, "Ada's"]]);
 });

@@ -428,6 +428,6 @@ test("an agent whose link names another key is verified by nobody", async () => 
     await conversation.send("?");
     assert.deepEqual(victim.told("link_retired"), [agent_id]);
     const [pin] = user.client.trust.keysOf({ type: "agent", id: agent_id });
-    assert.equal(pin?.standing, "known");
+    assert.equal(pin?.standing, "waiting");
   });
 });

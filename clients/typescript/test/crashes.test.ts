@@ -16,6 +16,7 @@ const MAX_LIFE_MS = 2_000;
 const STARTS_AT_ONCE = 4;
 /** The last life answers all that is left, in this time and a little more for each message. */
 const SETTLE_MS = 20_000;
+const MANY_PAGES = 24;
 
 let cluster: DevCluster;
 
@@ -184,6 +185,9 @@ test("after two days away the history says what was sent", async () => {
   const first = new MortalWorld(-1);
   const dying = new Agent({ ...options, fetch: first.fetch, webSocket: first.webSocket });
   dying.on("message", async (ctx) => {
+    if (ctx.text !== "hello") return;
+    // More lies between than a search of some pages would find.
+    for (let number = 0; number < MANY_PAGES; number++) await conversation.send("more");
     await ctx.reply(`first ${Math.random()}`);
     first.kill();
     await first.point();
@@ -194,12 +198,16 @@ test("after two days away the history says what was sent", async () => {
   const counting: typeof fetch = async (...parameters) => {
     const isSend = String(parameters[0]).endsWith("/messages") && parameters[1]?.method === "POST";
     if (isSend) sends.push(String(parameters[0]));
-    return fetch(...parameters);
+    const [input, ...rest] = parameters;
+    // Pages of one message.
+    const path = String(input).replace(/(\/messages\?.*limit=)100\b/, (_, before) => `${before}1`);
+    return fetch(path, ...rest);
   };
   const now = Date.now;
   Date.now = () => now() + 2 * 24 * 3_600_000;
   const stop = new AbortController();
   const again = new Agent({ ...options, fetch: counting }).on("message", async (ctx) => {
+    if (ctx.text !== "hello") return;
     const sent = await ctx.reply(`first ${Math.random()}`);
     assert.equal(sent.duplicate, true);
     await ctx.reply("second");
@@ -213,7 +221,7 @@ test("after two days away the history says what was sent", async () => {
   const texts = (await history(conversation)).map((each) => String(each.opened?.content["text"]));
   assert.deepEqual(
     texts.map((text) => text.split(" ")[0]),
-    ["hello", "first", "second"],
+    ["hello", ...Array.from({ length: MANY_PAGES }, () => "more"), "first", "second"],
   );
   assert.equal(sends.length, 1, "only the second reply was posted");
 });

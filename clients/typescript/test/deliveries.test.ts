@@ -51,11 +51,14 @@ test("while a delivery is handled, the same message again is asked for later", a
   assert.equal(heard, 1);
 });
 
-test("a message whose first handler has failed is handled by its next delivery", async () => {
+test("a message whose first handler has failed is handled by a later delivery", async () => {
   const options = await cluster.agent("clumsy", ada.client);
   let heard = 0;
   const agent = new Agent(options).on("message", () => {
-    if (++heard === 1) throw new Error("once");
+    heard += 1;
+    if (heard === 1) throw new Error("once");
+    // Anything may be thrown, and the receiver answers all the same.
+    if (heard === 2) throw undefined;
   });
   await agent.check();
   const conversation = await ada.client.openAgent(options.agentId);
@@ -63,8 +66,8 @@ test("a message whose first handler has failed is handled by its next delivery",
   const body = await eventOf(options, "message.created");
   const receive = agent.webhook(SECRET);
   const statuses: number[] = [];
-  for (let n = 0; n < 3; n++) statuses.push((await receive(signed(SECRET, body))).status);
-  assert.deepEqual([statuses, heard], [[500, 200, 200], 2]);
+  for (let n = 0; n < 4; n++) statuses.push((await receive(signed(SECRET, body))).status);
+  assert.deepEqual([statuses, heard], [[500, 500, 200, 200], 3]);
 });
 
 for (const status of [403, 404]) {

@@ -89,10 +89,12 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
     });
 
     // Compared digits are kept as such, and are the same on both sides.
-    const [bobKey] = await stranger.trust.keysOf(bob.client.self);
-    const digits = await bob.client.safetyNumber(ada.client.self, keyId);
-    assert.equal(digits, await stranger.safetyNumber(bob.client.self, bobKey!.keyId));
-    bob.client.verify(ada.client.self, keyId);
+    // The digits are of all keys that are accepted, so Ada's phone takes the stranger too.
+    phone.confirm(ada.client.self, keyId);
+    const digits = await bob.client.safetyNumber(ada.client.self);
+    assert.equal(digits, await phone.safetyNumber(bob.client.self));
+    await assert.rejects(bob.client.verify(ada.client.self, digits.slice(1)), UsageError);
+    await bob.client.verify(ada.client.self, digits);
     assert.equal((await newest()).opened?.sender.verified, true);
   });
 });
@@ -202,6 +204,40 @@ test("a device decides by its own table and records, which outlive it", async ()
   assert.deepEqual(decisions, wanted);
   assert.deepEqual(mails, [{ text: "first" }, { text: "second" }, { text: "third" }]);
   assert.equal(stored!.begun.length, 3);
+});
+
+test("the password that the server sees protects no backup; a start without a store is told", async () => {
+  const said: string[] = [];
+  const silent = (): void => {};
+  const logger = { debug: silent, info: silent, error: silent, warn: (text: string) => void said.push(text) };
+  const tools = { beep: { scope: "beep", sensitivity: "low" } } as const;
+  const phone = await signIn(ada, cluster.nodes[1]!, "phone", { logger, tools });
+  await assert.rejects(phone.devices.create(ada.password), UsageError);
+  await phone.devices.create(ada.protectionPassword);
+  await caughtUp(phone);
+  assert.equal(said.filter((text) => text.includes("first contact with everybody")).length, 1);
+  assert.equal(said.filter((text) => text.includes("no store of consents")).length, 1);
+  const pins = phone.trust.store();
+  const consents = { load: async () => null, save: async () => {} };
+  const next = await signIn(ada, cluster.nodes[1]!, "phone", { logger, tools, pins, consents });
+  await caughtUp(next);
+  assert.equal(said.length, 2);
+  await ada.client.devices.revoke("phone");
+});
+
+test("a lost device is revoked with those that it introduced", async () => {
+  const carol = await cluster.user("carol");
+  const phone = await signIn(carol, cluster.nodes[1]!, "phone");
+  await phone.devices.restore(carol.protectionPassword);
+  // The newest backup is the phone's, whose key introduces the next device.
+  const thief = await signIn(carol, cluster.nodes[1]!, "thief");
+  await thief.devices.restore(carol.protectionPassword);
+  const { devices } = carol.client;
+  assert.deepEqual(await devices.introducedBy("phone"), ["thief"]);
+  assert.deepEqual(await thief.devices.introducedBy("phone"), []);
+  await devices.revoke("phone", { withIntroduced: true });
+  const left = (await devices.list()).map(({ device_id }) => device_id);
+  assert.deepEqual(left, [carol.client.account.deviceId]);
 });
 
 test("an agent's link verifies its key", async () => {

@@ -38,7 +38,7 @@ test("the table of attacks names tests that are there", () => {
   );
   assert(named.length >= 25, String(named.length));
   for (const [file, name] of named) {
-    const isAttack = ["messages", "keys", "consent", "backups"].includes(file);
+    const isAttack = ["messages", "keys", "consent", "backups", "comparisons"].includes(file);
     const source = new URL(`test/${isAttack ? `attacks-${file}` : file}.test.ts`, HERE);
     const text = name.startsWith("…") ? name : `test("${name}`;
     const begins = text.replaceAll("…", "").trimEnd();

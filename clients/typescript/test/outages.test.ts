@@ -5,8 +5,8 @@ import { Agent, Closed } from "@blindpipe/client/agent";
 import type { ClientEvent } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { attackedPerson, shown } from "./attacks.js";
-import { type Answer, Proxy, type Request } from "./proxy.js";
+import { again, attackedPerson, shown } from "./attacks.js";
+import { type Answer, Proxy, type Request, type Value } from "./proxy.js";
 import { answerTo, eventOf, running, signed, texts, until } from "./support.js";
 
 let cluster: DevCluster;
@@ -164,6 +164,95 @@ test("a handler that meets an outage uses up no tries, and its reply is sent", (
     });
     proxy.close();
   }));
+
+/** Waits of these lengths are a hundred times shorter. */
+async function shortened(waits: readonly number[], during: () => Promise<void>): Promise<void> {
+  const { setTimeout: wait } = globalThis;
+  const shorter = (run: () => void, ms?: number, ...rest: []): NodeJS.Timeout =>
+    wait(run, ms !== undefined && waits.includes(ms) ? ms / 100 : ms, ...rest);
+  const mocked = mock.method(globalThis, "setTimeout", shorter as typeof setTimeout);
+  try {
+    await during();
+  } finally {
+    mocked.mock.restore();
+  }
+}
+
+for (const transport of ["socket", "poll"] as const) {
+  test(`by ${transport} a handler that throws anything, or never ends, blocks its own conversation`, () =>
+    shortened([10_000, 300_000], async () => {
+      const bob = await cluster.user("bob");
+      const options = await cluster.agent("strange", ada.client);
+      const said: string[] = [];
+      const note = (text: string, fields?: object): void =>
+        void said.push(`${text} ${JSON.stringify(fields)}`);
+      const logger = { debug: note, info: note, warn: note, error: note };
+      let end!: () => void;
+      const ends = new Promise<void>((resolve) => (end = resolve));
+      const runs: string[] = [];
+      const agent = new Agent({ ...options, logger, retryDelays: [] }).on("message", async (ctx) => {
+        runs.push(ctx.text);
+        if (ctx.text === "nothing") throw undefined;
+        if (ctx.text === "a word") throw "a zebra";
+        if (ctx.text === "for ever") await ends;
+        await ctx.reply(`You said: ${ctx.text}`);
+      });
+      const isSaid = (text: string): boolean => said.some((line) => line.includes(text));
+      await running(
+        agent,
+        async () => {
+          const adas = await ada.client.openAgent(options.agentId);
+          for (const text of ["nothing", "a word"]) await adas.send(text);
+          const after = await answerTo(ada, () => adas.send("after"));
+          assert.equal(after.opened?.content["text"], "You said: after");
+          assert(isSaid("have failed") && isSaid('"error":"undefined"') && isSaid('"error":"string"'));
+          assert(!isSaid("zebra"));
+          await adas.send("for ever");
+          await until(() => isSaid("still run"));
+          const bobs = await bob.client.openAgent(options.agentId);
+          for (const text of ["one", "two"]) {
+            const answer = await answerTo(bob, () => bobs.send(text));
+            assert.equal(answer.opened?.content["text"], `You said: ${text}`);
+          }
+          end();
+          await answerTo(ada, () => adas.send("in the end"));
+          const all = (await texts(adas)).map(String).filter((text) => text.startsWith("You said"));
+          assert.deepEqual(all, ["after", "for ever", "in the end"].map((text) => `You said: ${text}`));
+        },
+        { transport },
+      );
+      assert.equal(new Set(runs).size, runs.length, "no event was handled twice");
+    }));
+}
+
+test("an event of an unknown shape is passed over", async () => {
+  const made = await cluster.agent("robust", ada.client);
+  const proxy = await Proxy.start(made.url);
+  const said: string[] = [];
+  const note = (text: string): void => void said.push(text);
+  const logger = { debug: note, info: note, warn: note, error: note };
+  let last: Value = null;
+  proxy.onFrame = (frame) => {
+    if (frame.event === "message.created") last = frame;
+    return [frame];
+  };
+  const agent = new Agent({ ...made, url: proxy.url, logger }).on("message", async (ctx) => {
+    await ctx.reply(`You said: ${ctx.text}`);
+  });
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(made.agentId);
+    await answerTo(ada, () => conversation.send("one"));
+    for (const data of [{}, null, 7, { user_id: {} }]) {
+      last = again(last);
+      proxy.say({ ...last, event: "key.device_added", data });
+    }
+    await until(() => said.some((text) => text.includes("looked into")));
+    await conversation.rotate();
+    const answer = await answerTo(ada, () => conversation.send("two"));
+    assert.equal(answer.opened?.content["text"], "You said: two");
+  });
+  proxy.close();
+});
 
 const SECRET = "a secret of one's own making";
 

@@ -44,6 +44,8 @@ export class Proxy {
   onFrame: (frame: Value) => readonly Value[] = (frame) => [frame];
   /** The frame that goes to the node instead of a client's. */
   onClientFrame: (frame: Value) => Value = (frame) => frame;
+  /** Nothing gets through. */
+  isAway = false;
   readonly requests: Request[] = [];
   readonly #server: Server;
   readonly #sockets = new WebSocketServer({ noServer: true });
@@ -54,6 +56,7 @@ export class Proxy {
       this.#pass(request, response).catch(() => response.destroy());
     });
     this.#server.on("upgrade", (request, socket, head) => {
+      if (this.isAway) return void socket.destroy();
       this.#sockets.handleUpgrade(request, socket, head, (client) =>
         this.#join(client, request.url!),
       );
@@ -79,7 +82,8 @@ export class Proxy {
     const request = { method: incoming.method!, path: incoming.url!, body };
     this.requests.push(request);
     const fault = this.faults.shift() ?? null;
-    const invented = typeof fault === "number" ? { status: fault, body: {} } : this.before(request);
+    const status = this.isAway ? 503 : fault;
+    const invented = typeof status === "number" ? { status, body: {} } : this.before(request);
     if (invented) return write(response, invented);
     const headers = new Headers();
     for (const [name, value] of Object.entries(incoming.headers)) {

@@ -255,11 +255,11 @@ test("a message that was handled before a restart is not handled again", async (
   const whole = await readFile(handledPath, "utf8");
   const [line] = whole.split("\n");
   await writeFile(handledPath, `${line!.replace(/^\d+/, "1000")}\n${whole}${line!.slice(0, -20)}`);
-  const kept = await filePins(path).loadHandled();
+  const kept = [...(await filePins(path).loadHandled())];
   assert.equal(kept.length, 2);
   assert.equal(await readFile(handledPath, "utf8"), whole);
   await filePins(path).addHandled(kept.slice(0, 1));
-  assert.deepEqual(await filePins(path).loadHandled(), [...kept, kept[0]]);
+  assert.deepEqual([...(await filePins(path).loadHandled())], [...kept, kept[0]]);
 });
 
 test("a file of handled messages does not grow with the age of the process", async () => {

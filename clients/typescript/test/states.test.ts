@@ -78,6 +78,18 @@ class Machine {
     }
   }
 
+  async #compare(event: Vector, now: number): Promise<unknown> {
+    const of = principal(event.of);
+    const compare = {
+      verify_number: () => this.pins.verifyNumber(of, event.number, now),
+      verify: () => this.pins.verify(of, event.key, now),
+      link: () => this.pins.link(of, event.key, now),
+    }[event.do as "link" | "verify" | "verify_number"];
+    const notices = await compare();
+    if (notices && notices.length > 0) this.room.keysChanged(of);
+    return { done: notices !== null, notices: told(notices ?? []) };
+  }
+
   async #step(event: Vector): Promise<unknown> {
     const { pins, room, me } = this;
     // Without a time, no key has an end.
@@ -94,10 +106,14 @@ class Machine {
         room.keysChanged(principal(event.of));
         return { done };
       }
+      case "safety_number":
+        return { number: await pins.safetyNumber(principal(event.of), now) };
+      case "verify_number":
       case "verify":
-        return { done: pins.verify(principal(event.of), event.key, now) };
       case "link":
-        return { notices: told(pins.link(principal(event.of), event.key, now)) };
+        return this.#compare(event, now);
+      case "introduced_by":
+        return { devices: pins.introducedBy(principal(event.of), event.device_id, now) };
       case "standing": {
         const of = principal(event.of);
         const pin = pins.find(of, event.key);

@@ -116,17 +116,28 @@ export async function grant(
   await user.client.decideGrant(data.grant_id, "approve");
 }
 
-/** Starts an example as its own process, and waits until its agent has a key and is online. */
-export async function startExample(
+/** Starts an example as its own process. */
+export function startExample(
   name: string,
   options: AgentOptions,
   owner: TestUser,
 ): Promise<ChildProcess> {
   const path = fileURLToPath(new URL(`../examples/${name}.js`, import.meta.url));
+  return startProgram(path, options, owner);
+}
+
+/** Starts an agent as its own process, and waits until it has a key and is online. */
+export async function startProgram(
+  path: string,
+  options: AgentOptions,
+  owner: TestUser,
+  settings: Record<string, string> = {},
+): Promise<ChildProcess> {
   const child = spawn(process.execPath, [path], {
     stdio: ["ignore", "ignore", "inherit"],
     env: {
       ...process.env,
+      ...settings,
       BLINDPIPE_URL: options.url,
       BLINDPIPE_AGENT_ID: options.agentId,
       BLINDPIPE_TOKEN: options.token,

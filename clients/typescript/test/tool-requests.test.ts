@@ -2,11 +2,11 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type CallResult } from "@blindpipe/client/agent";
-import { NotApproved, type ToolRequest } from "@blindpipe/client";
+import { NotApproved, type ToolRequest, UsageError } from "@blindpipe/client";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { attackedPerson } from "./attacks.js";
 import type { Answer } from "./proxy.js";
-import { MANIFEST, SCOPE, TOOLS, approved, collect, decideUntilAnswered, grant, running } from "./support.js";
+import { MANIFEST, SCOPE, TOOLS, approved, collect, decideUntilAnswered, grant, running, signIn } from "./support.js";
 
 let cluster: DevCluster;
 
@@ -158,5 +158,74 @@ test("a tool that a device does not know is answered at once", async () => {
     // Nobody decides: the client answers by itself.
     await decideUntilAnswered(user, () => say("beep"), async () => {});
     assert.deepEqual(results, [unknown, unknown]);
+  });
+});
+
+/** Ada on a second device, which has the same tools. */
+async function phoneOf(user: TestUser): Promise<TestUser> {
+  const phone = await signIn(user, cluster.nodes[1]!, "phone", { tools: TOOLS });
+  await phone.devices.restore(user.protectionPassword);
+  return { ...user, client: phone };
+}
+
+test("of two devices one runs a request that names none", async () => {
+  const laptop = await cluster.user("ada", { tools: TOOLS });
+  const phone = await phoneOf(laptop);
+  const ran: string[] = [];
+  await asking(laptop, async (say, results) => {
+    const here: (() => void)[] = [];
+    const decide = async (request: ToolRequest): Promise<void> => {
+      await request.approve();
+      // Both devices have the request before one of them runs it.
+      await new Promise<void>((resolve) => {
+        if (here.push(resolve) === 2) here.forEach((go) => go());
+      });
+      await request.execute((tool) => ran.push(tool) && "sent");
+    };
+    let begun = (): void => {};
+    const caughtUp = new Promise<void>((resolve) => (begun = resolve));
+    const onPhone = decideUntilAnswered(phone, async () => begun(), decide);
+    await caughtUp;
+    await decideUntilAnswered(laptop, () => say("send_email"), decide);
+    await onPhone;
+    assert.deepEqual([ran, results.map(({ status }) => status)], [["send_email"], ["executed"]]);
+  });
+});
+
+test("a request that names another device runs on none else", async () => {
+  const laptop = await cluster.user("ada", { tools: TOOLS });
+  await phoneOf(laptop);
+  const options = await cluster.agent("asker", laptop.client, MANIFEST);
+  const calls: { device?: string; tool: string }[] = [
+    { tool: "send_email" },
+    { tool: "send_email", device: "phone" },
+  ];
+  const agent = new Agent(options).on("message", async (ctx) => {
+    const result = await ctx.call({ ...calls.shift()!, scope: SCOPE, arguments: {} });
+    await ctx.reply(`${result.status} ${result.reason}`);
+  });
+  await running(agent, async () => {
+    const conversation = await laptop.client.openAgent(options.agentId);
+    await grant(options, laptop, conversation);
+    const say = (): Promise<unknown> => conversation.send("please");
+    await decideUntilAnswered(laptop, say, async (request) => {
+      await request.remember({ days: 1 });
+      await request.execute(() => "sent");
+    });
+    // What is remembered and what is approved lets nothing run that is for the phone.
+    await collect(laptop, say, async (all) => {
+      const last = all.at(-1)!;
+      if (last.type !== "tool_request") return false;
+      assert.equal(await last.request.decide(), "unable");
+      await assert.rejects(last.request.remember({ days: 1 }), UsageError);
+      await last.request.approve();
+      const never = (): void => assert.fail("it ran");
+      await assert.rejects(last.request.execute(never), NotApproved);
+      return true;
+    });
+    // The agent waits for the phone; the end of the grant ends the call.
+    for await (const { grant_id } of laptop.client.grants()) {
+      await laptop.client.revokeGrant(grant_id);
+    }
   });
 });

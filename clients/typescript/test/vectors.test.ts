@@ -228,9 +228,12 @@ test("safety numbers", async () => {
   for (const each of read("safety").cases) {
     const sides = each.sides.map((side: Vector) => ({
       principal: principal(side.owner),
-      keys: halves(side),
+      keys: side.keys.map(halves),
     }));
     const [one, other] = sides;
+    for (const [i, side] of sides.entries()) {
+      assert.equal(await e2ee.safetyDigits(side), each.sides[i].half);
+    }
     assert.equal(await e2ee.safetyNumber(one, other), each.number);
     assert.equal(await e2ee.safetyNumber(other, one), each.number);
   }

@@ -1,15 +1,23 @@
 /** An agent: what comes is opened and handled in order, and answered exactly once. */
+import { newUlid } from "../e2ee/bytes.js";
+import type { JsonObject } from "../e2ee/content.js";
 import type { Principal } from "../e2ee/keys.js";
 import { UsageError } from "../e2ee/errors.js";
+import type { Approval } from "../core/approvals.js";
 import { Closed } from "../errors.js";
 import { HookCaller, type Logger, SILENT } from "../hooks.js";
+import { type ApproveOptions, approvalContent } from "./approvals.js";
 import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
 import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
+import { isShared } from "./shared-store.js";
 import { type Running, start } from "./startup.js";
+import { type RequestOptions, request } from "../client/calls.js";
+import type { Call } from "../transport/http.js";
 import { checkAddress } from "../transport/address.js";
 import type { Socket } from "../transport/socket.js";
 import { type Delivered, SocketReader, readByPoll, receiver } from "./transports.js";
+import { STOP_EVENT } from "./turns.js";
 import type { WebhookHandler, WebhookSecrets } from "./webhook.js";
 
 export interface RunOptions {
@@ -19,6 +27,13 @@ export interface RunOptions {
   readonly signal?: AbortSignal;
   /** Keeps keys warm and handles nothing until `activate()`. */
   readonly standby?: boolean;
+  /**
+   * All processes with it split the conversations of the group among them. Their `pins` must be a
+   * `SharedStore`.
+   */
+  readonly shared?: boolean;
+  /** `default` without it. */
+  readonly group?: string;
 }
 
 export class Agent {
@@ -62,9 +77,56 @@ export class Agent {
     return this;
   }
 
+  /** Told after a person has stopped what ran in a conversation. */
+  onStop(handler: Handler): this {
+    this.#handlers.add(STOP_EVENT, handler);
+    return this;
+  }
+
+  /** Decisions about the approvals with this name, and their ends without one. */
+  onDecision(name: string, handler: Handler): this {
+    this.#handlers.addDecision(name, handler);
+    return this;
+  }
+
+  /** As `Context.approve`, outside of a handler. Called again, it asks again. */
+  async approve(
+    conversationId: string,
+    name: string,
+    given: JsonObject = {},
+    options: ApproveOptions = {},
+  ): Promise<Approval> {
+    const { parts, enter } = await this.#start();
+    if (!(await enter(conversationId))) throw new Error("the store has failed");
+    const content = approvalContent(name, given, options);
+    const [clientMessageId, causedAt] = [newUlid(), Date.now()];
+    const draft = { conversationId, content, clientMessageId, answered: null, causedAt };
+    return parts.approvals.ask(draft, options);
+  }
+
+  /** An approval of this agent, as it stands. */
+  async approval(approvalId: string): Promise<Approval> {
+    return (await this.#start()).parts.approvals.read(approvalId);
+  }
+
+  /** Takes an approval back that nobody has decided. */
+  async withdraw(approvalId: string): Promise<Approval> {
+    return (await this.#start()).parts.approvals.withdraw(approvalId);
+  }
+
   use(middleware: Middleware): this {
     this.#handlers.middleware.push(middleware);
     return this;
+  }
+
+  /** Any call of the API in this agent's name; answers all fields of the answer. */
+  async request<T = unknown>(
+    method: Call["method"],
+    path: string,
+    options: RequestOptions = {},
+  ): Promise<T> {
+    const { parts } = await this.#start();
+    return request<T>(parts.http, method, path, options);
   }
 
   /** The tap: a person behind this agent takes the key for that principal's. */
@@ -90,14 +152,17 @@ export class Agent {
 
   /** Runs until SIGTERM, the signal or `stop()`; finishes what it began. */
   async run(options: RunOptions = {}): Promise<void> {
+    const { shared = false, standby = false } = options;
+    if (shared) this.#checkShared(options);
     const unwatch = this.#watchForStop(options.signal);
     try {
       const running = await this.#startUnlessStopped();
       if (!running) return;
-      const inbox = this.#inbox(running);
+      const inbox = this.#inbox(running, shared);
+      const group = shared ? (options.group ?? "default") : null;
       const { signal } = this.#stopping;
       if (options.transport === "poll") await readByPoll(running.parts, inbox, signal);
-      else await this.#runSocket(running, inbox, options.standby === true && !this.#isActivated);
+      else await this.#runSocket(running, inbox, standby && !this.#isActivated, group);
       await running.save();
       if (this.#failure) throw this.#failure;
     } finally {
@@ -117,7 +182,17 @@ export class Agent {
     }
   }
 
-  #inbox({ parts, save }: Running): Inbox {
+  #checkShared({ transport = "socket", standby = false }: RunOptions): void {
+    if (transport !== "socket" || standby) {
+      throw new UsageError("a shared agent reads a socket, and is no standby");
+    }
+    // Each process would trust other keys, and handle again what another one has handled.
+    if (!isShared(this.#options.pins)) {
+      throw new UsageError("a shared agent needs pins that processes share: a SharedStore");
+    }
+  }
+
+  #inbox({ parts, save, enter }: Running, isShared: boolean): Inbox {
     return new Inbox({
       options: this.#options,
       processor: this.#processor,
@@ -130,11 +205,18 @@ export class Agent {
         this.stop();
       },
       keep: save,
+      enter,
+      isShared,
       sendAck: (cursor) => this.#reader?.socket.send({ type: "ack", cursor }) ?? false,
     });
   }
 
-  async #runSocket({ parts }: Running, inbox: Inbox, isStandby: boolean): Promise<void> {
+  async #runSocket(
+    { parts }: Running,
+    inbox: Inbox,
+    isStandby: boolean,
+    group: string | null,
+  ): Promise<void> {
     const closing = new AbortController();
     const { signal } = closing;
     const reader = new SocketReader(
@@ -144,6 +226,7 @@ export class Agent {
       parts.http,
       signal,
       isStandby,
+      group,
     );
     this.#reader = reader;
     const stopped = new Promise<void>((resolve) => {
@@ -192,8 +275,8 @@ export class Agent {
    */
   webhook(secrets: WebhookSecrets): WebhookHandler {
     const started = async (): Promise<Delivered> => {
-      const { parts, save } = await this.#start();
-      return { parts, processor: this.#processor, save };
+      const { parts, save, enter } = await this.#start();
+      return { parts, processor: this.#processor, save, enter };
     };
     return receiver(secrets, started, this.#logger);
   }

@@ -3,13 +3,26 @@ import type { JsonObject } from "../e2ee/content.js";
 import type { FileContent } from "../e2ee/file.js";
 import { UsageError } from "../e2ee/errors.js";
 import { type Origin, originKey, replyId } from "../e2ee/replies.js";
+import { deleteContent, editContent, reactionContent, target } from "../core/content.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import type { OpenedSender } from "../core/opened.js";
 import type { EventObject, Grant, Message, Sent } from "../core/types.js";
+import type { Approval } from "../core/approvals.js";
+import {
+  type ApprovalDraft,
+  type ApprovalResult,
+  type ApproveOptions,
+  MAX_EXPIRY,
+  approvalContent,
+} from "./approvals.js";
 import type { Answered, Draft } from "./outbox.js";
 import { MessageStream } from "./stream.js";
 import type { CallOptions, CallResult } from "./tool-calls.js";
 import type { AgentParts } from "./parts.js";
+import type { Turn } from "./turns.js";
+
+/** The key of the stream that shows a status before there is any text. It becomes no message. */
+const STATUS_KEY = ":status";
 
 export interface SendOptions {
   /** A name of this send within the event, instead of its number. */
@@ -18,9 +31,11 @@ export interface SendOptions {
   readonly to?: readonly string[];
 }
 
-export interface AskOptions extends SendOptions {
+export interface AskOptions {
   /** Which `onAnswer` gets the answer. */
   readonly tag: string;
+  /** A name of this send within the event, instead of its number. */
+  readonly key?: string;
   readonly choices?: readonly string[];
   /** Comes back with the answer. Everybody who can read the question can read it. */
   readonly state?: JsonObject;
@@ -44,6 +59,23 @@ export interface ContextInput {
   readonly isReplayed: boolean;
   readonly signal: AbortSignal;
   readonly answer?: QuestionAnswer | null;
+  readonly decision?: ApprovalResult | null;
+  readonly turn: Turn;
+  /** The message of an event; null for one that is not handled. */
+  readonly open: (event: EventObject) => Promise<Answered | null>;
+}
+
+/** A message that arrived while a handler ran, and that the handler has taken. */
+export interface SteerMessage {
+  readonly message: Message;
+  /** The text of a text message, else "". */
+  readonly text: string;
+  readonly payload: JsonObject;
+  readonly sender: OpenedSender;
+}
+
+function textOf({ type, text }: JsonObject): string {
+  return type === "text" && typeof text === "string" ? text : "";
 }
 
 export class Context {
@@ -57,6 +89,8 @@ export class Context {
   /** Aborts when the handler is to end. */
   readonly signal: AbortSignal;
   readonly #input: ContextInput;
+  #stream: DeferredStream | null = null;
+  #status: DeferredStream | null = null;
   #sends = 0;
 
   constructor(input: ContextInput) {
@@ -82,8 +116,29 @@ export class Context {
 
   /** The text of a text message, else "". */
   get text(): string {
-    const { type, text } = this.payload;
-    return type === "text" && typeof text === "string" ? text : "";
+    return textOf(this.payload);
+  }
+
+  /** Aborts when a person has stopped this. The event is not handled again, however it ends. */
+  get stopped(): AbortSignal {
+    return this.#input.turn.stopped;
+  }
+
+  /**
+   * The messages that have arrived here since the handler began, or since the last call. What is
+   * taken here is handled by this handler, and by no other.
+   */
+  async steer(): Promise<SteerMessage[]> {
+    const { turn, open } = this.#input;
+    const found: SteerMessage[] = [];
+    for (const event of turn.arrived.splice(0)) {
+      const answered = await open(event);
+      if (!answered?.opened.sender.member) continue;
+      turn.taken.push({ event, answered });
+      const { content: payload, sender } = answered.opened;
+      found.push({ message: answered.message, text: textOf(payload), payload, sender });
+    }
+    return found;
   }
 
   get encrypted(): boolean {
@@ -103,6 +158,12 @@ export class Context {
   get answer(): QuestionAnswer {
     if (!this.#input.answer) throw new UsageError("this is no answer to a question");
     return this.#input.answer;
+  }
+
+  /** In `onDecision`: what was decided. */
+  get decision(): ApprovalResult {
+    if (!this.#input.decision) throw new UsageError("this is no decision about an approval");
+    return this.#input.decision;
   }
 
   /** The next name, in the order of the handler's sends. */
@@ -142,7 +203,56 @@ export class Context {
     const body = typeof content === "string" ? { type: "text", text: content } : content;
     const name = this.#name(options.key);
     const draft = await this.#draft(conversationId, body, name, options.to);
-    return this.#input.parts.outbox.send(draft);
+    const sent = await this.#input.parts.outbox.send(draft);
+    this.endStatus();
+    return sent;
+  }
+
+  /** Replaces the content of a text or a file that this agent has sent. */
+  async edit(
+    sent: Sent,
+    content: string | JsonObject,
+    options: { readonly key?: string } = {},
+  ): Promise<Sent> {
+    const name = this.#name(options.key);
+    const body = typeof content === "string" ? { type: "text", text: content } : content;
+    const own = await this.#input.parts.outbox.own(sent);
+    return this.#change(own, (target) => editContent(target, body), name);
+  }
+
+  /** Takes a message of this agent back: it says so, and the service forgets the payload. */
+  async delete(sent: Sent, options: { readonly key?: string } = {}): Promise<void> {
+    const { outbox } = this.#input.parts;
+    const name = this.#name(options.key);
+    try {
+      await this.#change(await outbox.own(sent), deleteContent, name);
+    } catch (error) {
+      // An earlier run has deleted it.
+      if (!(error instanceof UsageError)) throw error;
+    }
+    await outbox.delete(sent);
+  }
+
+  /** Puts an emoji beside this message, or takes the agent's own away. */
+  async react(
+    emoji: string,
+    options: { readonly remove?: boolean; readonly key?: string } = {},
+  ): Promise<Sent> {
+    const { answered } = this.#input;
+    if (!answered) throw new UsageError("this event brings no message");
+    const make = (target: JsonObject): JsonObject => reactionContent(target, emoji, options);
+    return this.#change(answered, make, this.#name(options.key));
+  }
+
+  async #change(
+    about: Answered,
+    make: (target: JsonObject) => JsonObject,
+    name: string,
+  ): Promise<Sent> {
+    const { conversation_id, message_id } = about.message;
+    const content = make(target(message_id, about.opened.re));
+    const draft = await this.#draft(conversation_id, content, name);
+    return this.#input.parts.outbox.send({ ...draft, answered: about, refs: [message_id] });
   }
 
   /** A message that is shown while it is written. */
@@ -159,7 +269,27 @@ export class Context {
 
   /** Encrypted while it is written; `end()` makes it one durable message. */
   stream(options: SendOptions = {}): DeferredStream {
-    return new DeferredStream(this.#openStream(options));
+    this.endStatus();
+    this.#stream = new DeferredStream(this.#openStream(options));
+    return this.#stream;
+  }
+
+  /**
+   * Says what the agent does meanwhile, such as a search: beside the stream, or before it. It ends
+   * with the next text, with a reply, or with the handler.
+   */
+  status(text: string): void {
+    if (!this.#stream || this.#stream.isEnded) {
+      this.#status = this.stream({ key: STATUS_KEY });
+    }
+    this.#stream?.status(text);
+  }
+
+  /** Takes away what `status` shows before there is any text. */
+  endStatus(): void {
+    if (!this.#status) return;
+    this.#status.cancel().catch(() => {});
+    this.#status = this.#stream = null;
   }
 
   /** Tells the members that the agent writes. */
@@ -172,7 +302,7 @@ export class Context {
   async call(options: CallOptions): Promise<CallResult> {
     const { parts, origin } = this.#input;
     const requestId = await replyId(parts.agentId, origin, this.#name(options.key));
-    const userId = options.user ?? (this.sender?.type === "user" ? this.sender.id : undefined);
+    const userId = options.user ?? this.#spokenTo();
     return parts.toolCalls.call(
       this.conversation,
       requestId,
@@ -181,18 +311,43 @@ export class Context {
     );
   }
 
-  /** A question that may wait for days: its state travels with it, and no process waits. */
-  ask(text: string, options: AskOptions): Promise<Sent> {
-    const asked = options.for ?? (this.sender?.type === "user" ? [this.sender.id] : []);
-    const content: JsonObject = {
-      type: "question",
-      text,
-      tag: options.tag,
-      choices: [...(options.choices ?? [])],
-      state: options.state ?? {},
-      for: [...asked],
-    };
-    return this.send(this.conversation, content, options);
+  /**
+   * A question that may wait for 30 days: its state travels with it, and no process waits. It is an
+   * approval that people answer: `onDecision(tag)` gets a refusal too, and the end of the time.
+   */
+  async ask(text: string, { tag, for: named, ...options }: AskOptions): Promise<Approval> {
+    const spokenTo = this.#spokenTo();
+    const of = named?.length ? named : spokenTo === undefined ? [] : [spokenTo];
+    if (of.length === 0) throw new UsageError("name the users who are asked");
+    return this.#ask(tag, {}, { ...options, text, of, expires: MAX_EXPIRY, kind: "ask" });
+  }
+
+  /** Who wrote, or who decided first. */
+  #spokenTo(): string | undefined {
+    const { decision } = this.#input;
+    if (decision) return decision.approval.decisions[0]?.user_id;
+    return this.sender?.type === "user" ? this.sender.id : undefined;
+  }
+
+  /**
+   * Asks people of this conversation for an approval, and answers at once. `onDecision(name)` gets
+   * the decision with `arguments` and `state`, perhaps days later, in any process.
+   */
+  async approve(
+    name: string,
+    given: JsonObject = {},
+    options: ApproveOptions = {},
+  ): Promise<Approval> {
+    return this.#ask(name, given, options);
+  }
+
+  async #ask(name: string, given: JsonObject, options: ApprovalDraft): Promise<Approval> {
+    const content = approvalContent(name, given, options);
+    const draft = await this.#draft(this.conversation, content, this.#name(options.key));
+    // What came in clear is answered in clear. An approval is no reply to it.
+    const isClear = draft.answered?.opened.encrypted === false;
+    const asked = { ...draft, answered: isClear ? draft.answered : null };
+    return this.#input.parts.approvals.ask(asked, options);
   }
 
   /** Asks the person for scopes in this conversation; `grant.decided` brings the answer. */
@@ -229,15 +384,18 @@ export class Context {
 
   /** Whether a first reply is in the history already: for handlers that cost money. */
   async answered(): Promise<boolean> {
-    const { parts, origin, answered } = this.#input;
+    const { parts, origin, answered, event } = this.#input;
     const id = await replyId(parts.agentId, origin, "0");
-    return (await parts.outbox.find(this.conversation, id, answered)) !== null;
+    const since = Date.parse(event.created_at);
+    return (await parts.outbox.find(this.conversation, id, answered, since)) !== null;
   }
 }
 
 /** A stream that can be written to at once, while its id is still computed. */
 export class DeferredStream {
   #written = "";
+  #status: string | null = null;
+  #isEnded = false;
   #stream: MessageStream | null = null;
 
   constructor(private readonly opening: Promise<MessageStream>) {
@@ -245,6 +403,7 @@ export class DeferredStream {
       (stream) => {
         this.#stream = stream;
         if (this.#written) stream.write(this.#written);
+        if (this.#status !== null) stream.status(this.#status);
       },
       () => {},
     );
@@ -255,13 +414,25 @@ export class DeferredStream {
     else this.#written += part;
   }
 
+  /** Says what the agent does meanwhile. The next text ends it. */
+  status(text: string): void {
+    if (this.#stream) this.#stream.status(text);
+    else this.#status = text;
+  }
+
+  get isEnded(): boolean {
+    return this.#isEnded;
+  }
+
   /** Sends a durable, signed message: the text written, or another content. */
   async end(content?: JsonObject): Promise<Sent> {
+    this.#isEnded = true;
     const stream = await this.opening;
     return stream.end(content);
   }
 
   async cancel(reason?: string): Promise<void> {
+    this.#isEnded = true;
     (await this.opening).cancel(reason);
   }
 }

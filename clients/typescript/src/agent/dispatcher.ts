@@ -14,6 +14,8 @@ export interface DispatcherOptions {
 interface Slot {
   readonly cursor: string;
   isDone: boolean;
+  /** It comes again, here or elsewhere. */
+  isGivenUp: boolean;
 }
 
 export class Dispatcher {
@@ -35,7 +37,7 @@ export class Dispatcher {
 
   push(event: EventObject): void {
     const name = lineOf(event);
-    const slot = { cursor: event.cursor, isDone: false };
+    const slot = { cursor: event.cursor, isDone: false, isGivenUp: false };
     this.#slots.push(slot);
     this.#slotOf.set(event, slot);
     const line = this.#lines.get(name);
@@ -49,7 +51,7 @@ export class Dispatcher {
 
   /** An event that needs no handler. */
   skip(event: EventObject): void {
-    this.#slots.push({ cursor: event.cursor, isDone: true });
+    this.#slots.push({ cursor: event.cursor, isDone: true, isGivenUp: false });
     this.#advance();
   }
 
@@ -71,8 +73,10 @@ export class Dispatcher {
         () => false,
       );
       line.shift();
+      const slot = this.#slotOf.get(event)!;
+      if (!isHandled && slot.isGivenUp) continue;
       if (!isHandled) break;
-      this.#slotOf.get(event)!.isDone = true;
+      slot.isDone = true;
       this.#advance();
     }
     if (line.length === 0) this.#lines.delete(name);
@@ -103,6 +107,17 @@ export class Dispatcher {
       this.#onIdle.push(resolve);
       this.#tellIdle();
     });
+  }
+
+  /** Forgets what waits, and tells no progress of what runs. */
+  giveUp(): void {
+    for (const name of this.#ready) this.#lines.delete(name);
+    this.#ready.clear();
+    this.#slots.splice(0);
+    for (const line of this.#lines.values()) {
+      for (const event of line.splice(1)) this.#slotOf.delete(event);
+      this.#slotOf.get(line[0]!)!.isGivenUp = true;
+    }
   }
 
   /** Begins no further event. */

@@ -1,7 +1,7 @@
 /** The agent's inbox: events taken in by their order, handled, retried, acknowledged. */
 import { observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
-import { isOutage } from "../errors.js";
+import { errorName, isOutage } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
 import { outageJitter, sleep } from "../transport/wait.js";
@@ -16,6 +16,13 @@ const ACK_INTERVAL_MS = 200;
 const STOP_GRACE_MS = 25_000;
 /** The wait before a store that has failed is tried again. */
 export const KEEP_RETRY_MS = 5_000;
+/** A handler that runs for so long is named in the log. */
+const SLOW_HANDLER_MS = 300_000;
+
+/** The server gives a lost connection's conversations to another process after 10 s. */
+const KEEP_MS = 8_000;
+/** The wait before a shared store that could not be read is read again. */
+const ENTER_RETRY_MS = 1_000;
 
 export interface InboxParts {
   readonly options: AgentOptions;
@@ -31,6 +38,10 @@ export interface InboxParts {
   readonly keep: () => Promise<boolean>;
   /** Tells the server a cursor; false while it cannot. */
   readonly sendAck: (cursor: string) => boolean;
+  /** Learns what other processes have stored; false if it could not be read. */
+  readonly enter: (conversationId: string | null) => Promise<boolean>;
+  /** Other processes have a share of the conversations. */
+  readonly isShared: boolean;
 }
 
 export class Inbox {
@@ -50,6 +61,8 @@ export class Inbox {
   /** The events that were taken in and are not handled. */
   readonly load = new Load();
   readonly #lengths = new WeakMap<EventObject, number>();
+  /** Shared connections that have ended. */
+  #losses = 0;
 
   constructor(private readonly setup: InboxParts) {
     this.#dispatcher = new Dispatcher({
@@ -72,8 +85,12 @@ export class Inbox {
     if (event.event === "artifact_response") {
       toolCalls.deliver(event.data as unknown as ToolCallOutcome);
     }
+    if (!isStandby) this.setup.processor.arrive(event);
+    const losses = this.#losses;
     this.#intake = this.#intake.then(async () => {
+      if (losses !== this.#losses) return;
       await observe(event, session, this.setup.logger);
+      if (losses !== this.#losses) return;
       if (isStandby || this.setup.stopping.aborted) this.load.remove(length);
       else this.#dispatcher.push(event);
     });
@@ -91,16 +108,49 @@ export class Inbox {
     this.setup.hooks.call("resync", details);
   }
 
+  /**
+   * The connection has ended, and with it this process's share of the conversations. Events
+   * that wait come again. Handlers may go on until another process may have their conversations.
+   */
+  lost(wasSilent: boolean): void {
+    if (this.setup.stopping.aborted) return;
+    this.#losses += 1;
+    this.ackable = null;
+    this.#dispatcher.giveUp();
+    this.load.clear();
+    const handling = [...this.#handling];
+    const abort = (): void => handling.forEach((each) => each.abort());
+    const timer = setTimeout(abort, wasSilent ? 0 : KEEP_MS);
+    (timer as { unref?: () => void }).unref?.();
+  }
+
   /** Runs the handlers of an event until they succeed, or the last try has failed. */
   async #handle(event: EventObject): Promise<void> {
     const stop = new AbortController();
     this.#handling.add(stop);
+    const slow = setTimeout(() => this.#tellSlow(event), SLOW_HANDLER_MS);
+    // A line of the log keeps no process alive.
+    (slow as { unref?: () => void }).unref?.();
+    const losses = this.#losses;
     try {
+      while (!(await this.setup.enter(event.conversation_id ?? null))) {
+        // It is not known whether another process has handled it.
+        await sleep(ENTER_RETRY_MS, this.setup.stopping);
+      }
       await this.#tryUntilHandled(event, stop.signal);
+      // No ack follows. Another process is given the event soon, and looks into the store.
+      if (losses !== this.#losses) await this.setup.keep();
     } finally {
+      clearTimeout(slow);
       this.#handling.delete(stop);
-      this.load.remove(this.#lengths.get(event) ?? 0);
+      if (losses === this.#losses) this.load.remove(this.#lengths.get(event) ?? 0);
     }
+  }
+
+  /** Its conversation waits for it, and so do the acknowledgements of all. */
+  #tellSlow({ event_id: id, event }: EventObject): void {
+    const details = { id, event, seconds: SLOW_HANDLER_MS / 1_000 };
+    this.setup.logger.warn("the handlers of an event still run", details);
   }
 
   async #tryUntilHandled(event: EventObject, signal: AbortSignal): Promise<void> {
@@ -110,11 +160,12 @@ export class Inbox {
     let failures = 0;
     let outages = 0;
     for (;;) {
+      signal.throwIfAborted();
       try {
-        const isReplayed = event.seq <= this.replayedTo;
+        const isReplayed = this.setup.isShared || event.seq <= this.replayedTo;
         return await processor.process(event, parts, isReplayed, signal);
       } catch (error) {
-        if (stopping.aborted) throw error;
+        if (stopping.aborted || signal.aborted) throw error;
         if (isOutage(error)) {
           // The handler is not to blame: this uses up no tries.
           const wait_ms = Math.round(outageJitter(outages++));
@@ -134,6 +185,8 @@ export class Inbox {
   #deadLetter(event: EventObject, error: unknown): void {
     const { event_id, event: name } = event;
     this.setup.hooks.call("dead_letter", { event_id, event: name, error });
+    const details = { event_id, event: name, error: errorName(error) };
+    this.setup.logger.error("the handlers of an event have failed", details);
     if (this.setup.options.onDeadLetter !== "stop") return;
     this.setup.onFailure(error);
     throw error;
@@ -157,8 +210,8 @@ export class Inbox {
 
   /** The cursor to acknowledge; null if the lessons of the events up to it could not be kept. */
   async kept(): Promise<string | null> {
-    const cursor = this.ackable;
-    if (cursor === null || !(await this.setup.keep())) return null;
+    const [cursor, losses] = [this.ackable, this.#losses];
+    if (cursor === null || !(await this.setup.keep()) || losses !== this.#losses) return null;
     // Meanwhile it may have been told, or have become one of another history.
     const isCurrent = this.ackable !== null && epochOf(cursor) === this.#epoch;
     return isCurrent ? cursor : null;
@@ -174,19 +227,24 @@ export class Inbox {
     }
   }
 
-  /** All events taken in are handled, or the agent stops. */
-  async settled(): Promise<void> {
-    await this.#intake;
+  /** Whether all events taken in are handled before the time is over or the agent stops. */
+  async settled(ms: number): Promise<boolean> {
+    const over = new AbortController();
     const { stopping } = this.setup;
-    await new Promise<void>((resolve) => {
-      const done = (): void => {
-        stopping.removeEventListener("abort", done);
-        resolve();
-      };
-      if (stopping.aborted) return resolve();
-      stopping.addEventListener("abort", done, { once: true });
-      void this.#dispatcher.idle().then(done);
-    });
+    const stop = (): void => over.abort();
+    if (stopping.aborted) stop();
+    stopping.addEventListener("abort", stop, { once: true });
+    const handled = this.#intake.then(() => this.#dispatcher.idle()).then(() => true);
+    const tooLong = sleep(ms, over.signal).then(
+      () => false,
+      () => false,
+    );
+    try {
+      return await Promise.race([handled, tooLong]);
+    } finally {
+      over.abort();
+      stopping.removeEventListener("abort", stop);
+    }
   }
 
   /** Begins no further event, and lets handlers end for a while. */

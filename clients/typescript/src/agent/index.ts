@@ -11,9 +11,14 @@ export {
   type DeferredStream,
   type QuestionAnswer,
   type SendOptions,
+  type SteerMessage,
 } from "./context.js";
+export type { ApprovalResult, ApproveOptions } from "./approvals.js";
+export { type Approval, type ApprovalState, Receipt } from "../core/approvals.js";
+export type { BusyPolicy } from "./turns.js";
 export type { AgentOptions } from "./options.js";
 export type { HandledStore, PinStore, StoredTrust } from "./pin-store.js";
+export { type News, type SharedStore, StoreChanged } from "./shared-store.js";
 export { filePins } from "./pin-store.js";
 export type { CallOptions, CallResult } from "./tool-calls.js";
 export { toNode, verifyDelivery, type WebhookHandler, type WebhookSecrets } from "./webhook.js";

@@ -1,10 +1,12 @@
 /** The options of an agent. */
+import type { JsonObject } from "../e2ee/content.js";
 import { AgentKey } from "../e2ee/keys.js";
 import type { TrustPolicy } from "../e2ee/trust.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Hooks, Logger } from "../hooks.js";
 import type { Fetch } from "../transport/http.js";
 import type { WebSocketFactory } from "../transport/socket.js";
+import type { BusyPolicy } from "./turns.js";
 import type { PinStore } from "./pin-store.js";
 
 export interface AgentOptions {
@@ -21,9 +23,13 @@ export interface AgentOptions {
   readonly plaintext?: "refuse" | "allow" | undefined;
   /** A file's path, or the developer's own store. Without it, each start is a first contact. */
   readonly pins?: string | PinStore | undefined;
+  /** Published at the start, if it is not what the service has. */
+  readonly manifest?: JsonObject | undefined;
   readonly trust?: TrustPolicy | undefined;
   /** Conversations that are handled at once. */
   readonly concurrency?: number | undefined;
+  /** `queue` without it. */
+  readonly busyPolicy?: BusyPolicy | undefined;
   /** The age after which a signed message is handled no more, in milliseconds. */
   readonly maxAge?: number | undefined;
   /** Waits before a failed handler runs again, in milliseconds. */

@@ -2,9 +2,10 @@
 import { equal, idBytes } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind } from "../e2ee/context.js";
-import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import { principalName } from "../e2ee/keys.js";
-import type { OpenedMessage } from "../core/opened.js";
+import { fittingContent } from "../core/large.js";
+import { isSameId, type OpenedMessage } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type { Message, Sent } from "../core/types.js";
 import { BlindpipeError, IdConflict } from "../errors.js";
@@ -14,7 +15,10 @@ import type { Http } from "../transport/http.js";
 /** The server remembers ids for 24 hours; this leaves room for clocks and queues. */
 const SAFE_REPEAT_MS = 20 * 3_600_000;
 const HISTORY_PAGE_MESSAGES = 100;
+/** A question is looked for in so many pages. */
 const MAX_HISTORY_PAGES = 20;
+/** A reply to an event is not older than the event, but for this. */
+const CLOCK_MARGIN_MS = 5 * 60_000;
 
 /** The message that a send answers: a search for an earlier run begins there. */
 export interface Answered {
@@ -32,6 +36,12 @@ export interface Draft {
   /** Ids of `addressed` agents that can read this. */
   readonly to?: readonly string[] | undefined;
   readonly signal?: AbortSignal | undefined;
+  /** Ids of the messages that a change is about. It is no reply to what is answered. */
+  readonly refs?: readonly string[] | undefined;
+}
+
+function repliedTo({ answered, refs }: Draft): Answered | null {
+  return refs?.length ? null : answered;
 }
 
 export class Outbox {
@@ -46,14 +56,17 @@ export class Outbox {
   async payload(draft: Draft): Promise<JsonObject> {
     const { conversationId, answered } = draft;
     if (!(await this.isSealed(draft))) return draft.content;
-    const re = answered?.opened.re;
-    const content = re ? { ...draft.content, re } : draft.content;
+    const replied = repliedTo(draft);
+    const re = replied?.opened.re;
+    const base = `/agents/${this.agentId}/files`;
+    const fitting = await fittingContent(this.http, base, conversationId, draft.content);
+    const content = re ? { ...fitting, re } : fitting;
     return this.session.sealPayload(
       conversationId,
       {
         kind: Kind.message,
         clientMessageId: draft.clientMessageId,
-        inReplyTo: answered?.message.message_id,
+        inReplyTo: replied?.message.message_id,
       },
       content,
       { answering: answered?.opened.epoch, addressed: draft.to },
@@ -81,38 +94,44 @@ export class Outbox {
   }
 
   async send(draft: Draft): Promise<Sent> {
-    const earlier = await this.#sentAgesAgo(draft);
+    const earlier = await this.sentAgesAgo(draft);
     if (earlier) return earlier;
     return this.sendPayload(draft, await this.payload(draft));
   }
 
   /** Sends bytes that are sealed already; they are the same at every try. */
   async sendPayload(draft: Draft, payload: JsonObject): Promise<Sent> {
-    const { conversationId, clientMessageId, answered, to } = draft;
+    const { conversationId, clientMessageId, to, refs } = draft;
+    const answered = repliedTo(draft);
     const recipients = to?.length ? { recipients: to } : {};
+    const about = refs?.length ? { refs } : {};
     const inReplyTo = answered ? { in_reply_to: answered.message.message_id } : {};
     try {
       return await this.http.data<Sent>({
         method: "POST",
         path: `/agents/${this.agentId}/conversations/${conversationId}/messages`,
-        body: { payload, client_message_id: clientMessageId, ...inReplyTo, ...recipients },
+        body: { payload, client_message_id: clientMessageId, ...inReplyTo, ...recipients, ...about },
         repeatable: true,
         signal: draft.signal,
       });
     } catch (error) {
-      if (error instanceof IdempotencyConflict) return this.#earlierRun(draft, error);
+      if (error instanceof IdempotencyConflict) return this.earlierRun(draft, error);
       throw error;
     }
   }
 
   /** After a day the server has forgotten the id, so the history must say. */
-  async #sentAgesAgo(draft: Draft): Promise<Sent | null> {
+  async sentAgesAgo(draft: Draft): Promise<Sent | null> {
     if (!this.isOld(draft)) return null;
-    return this.find(draft.conversationId, draft.clientMessageId, draft.answered);
+    return this.#findDraft(draft);
+  }
+
+  #findDraft({ conversationId, clientMessageId, answered, causedAt }: Draft): Promise<Sent | null> {
+    return this.find(conversationId, clientMessageId, answered, causedAt);
   }
 
   /** An earlier run sent it: a sealed repeat always differs, and so may a model's answer. */
-  async #earlierRun(draft: Draft, conflict: BlindpipeError): Promise<Sent> {
+  async earlierRun(draft: Draft, conflict: BlindpipeError): Promise<Sent> {
     const { message_id, seq, payload } = conflict.params as Partial<Message>;
     if (message_id && payload) {
       const message = {
@@ -121,35 +140,44 @@ export class Outbox {
         payload,
         conversation_id: draft.conversationId,
         client_message_id: draft.clientMessageId,
-        in_reply_to: draft.answered?.message.message_id ?? null,
+        in_reply_to: repliedTo(draft)?.message.message_id ?? null,
         sender: { type: "agent", id: this.agentId },
         hop: 0,
         created_at: new Date(draft.causedAt).toISOString(),
       } as Message;
       if (await this.#isOwn(message)) return sentOf(message);
     } else {
-      const found = await this.find(draft.conversationId, draft.clientMessageId, draft.answered);
+      const found = await this.#findDraft(draft);
       if (found) return found;
     }
     throw new IdConflict();
   }
 
-  /** Finds the agent's own message with this id, after the message that it answers. */
+  /**
+   * Finds the agent's own message with this id, after the message that it answers, or after
+   * `since`. The search ends where the message cannot be, and nowhere before: else it were sent
+   * twice.
+   */
   async find(
     conversationId: string,
     clientMessageId: string,
     answered: Answered | null,
+    since: number,
   ): Promise<Sent | null> {
     const wanted = idBytes(clientMessageId);
     let cursor = answered?.message.message_id;
     const direction = cursor ? "forward" : "backward";
-    for (let page = 0; page < MAX_HISTORY_PAGES; page++) {
-      const answer = await this.http.call<Message[]>({
+    for (;;) {
+      const answer: { data: Message[]; nextCursor: string | null } = await this.http.call<
+        Message[]
+      >({
         method: "GET",
         path: `/agents/${this.agentId}/conversations/${conversationId}/messages`,
         query: { direction, cursor, limit: HISTORY_PAGE_MESSAGES },
       });
       for (const message of answer.data) {
+        const isBefore = Date.parse(message.created_at) < since - CLOCK_MARGIN_MS;
+        if (!answered && isBefore) return null;
         const id = message.client_message_id;
         if (id && equal(idBytes(id), wanted) && (await this.#isOwn(message)))
           return sentOf(message);
@@ -157,7 +185,6 @@ export class Outbox {
       if (!answer.nextCursor) return null;
       cursor = answer.nextCursor;
     }
-    return null;
   }
 
   /** Opens the agent's own question; null if the history does not have it. */
@@ -178,13 +205,32 @@ export class Outbox {
       const message = answer.data.find((each) =>
         equal(idBytes(each.message_id), idBytes(messageId)),
       );
-      if (message) return this.#openOwn(message);
+      if (message) return this.openOwn(message);
       cursor = answer.nextCursor ?? undefined;
     }
     return null;
   }
 
-  async #openOwn(message: Message): Promise<OpenedMessage | null> {
+  /** A message that this agent has sent, opened. Throws `UsageError` if it is not there. */
+  async own(sent: Sent): Promise<Answered> {
+    const path = `/agents/${this.agentId}/conversations/${sent.conversation_id}/messages`;
+    for await (const message of this.http.pages<Message>(path, { limit: HISTORY_PAGE_MESSAGES })) {
+      if (message.seq < sent.seq) break;
+      if (message.payload === null || !isSameId(message.message_id, sent.message_id)) continue;
+      const opened = await this.openOwn(message);
+      if (opened) return { message, opened };
+    }
+    throw new UsageError("this agent has sent no such message");
+  }
+
+  /** Has the service forget the payload of a message of this agent. */
+  async delete({ conversation_id, message_id }: Sent): Promise<void> {
+    const path = `/agents/${this.agentId}/conversations/${conversation_id}/messages/${message_id}`;
+    await this.http.data({ method: "DELETE", path, repeatable: true });
+  }
+
+  /** A message, opened if it is this agent's own. */
+  async openOwn(message: Message): Promise<OpenedMessage | null> {
     if (!(await this.#isOwn(message))) return null;
     if (message.payload?.["type"] !== "encrypted") return this.session.clearMessage(message);
     return this.session.openMessage(message, false);

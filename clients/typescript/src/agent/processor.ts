@@ -4,14 +4,18 @@ import type { JsonObject } from "../e2ee/content.js";
 import { DecryptError } from "../e2ee/errors.js";
 import { Recent } from "../e2ee/native.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
-import { isOfItsConversation, isSameId } from "../core/opened.js";
+import type { Approval } from "../core/approvals.js";
+import { contentView } from "../core/content.js";
+import { isGone, isOfItsConversation, isSameId } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type { EventObject, Message } from "../core/types.js";
 import type { HookCaller } from "../hooks.js";
-import { Context, type QuestionAnswer } from "./context.js";
+import type { ApprovalResult } from "./approvals.js";
+import { Context, type ContextInput, type QuestionAnswer } from "./context.js";
 import type { AgentOptions } from "./options.js";
 import type { Answered } from "./outbox.js";
 import type { AgentParts } from "./parts.js";
+import { Turns } from "./turns.js";
 
 export type Handler = (context: Context) => unknown;
 export type Middleware = (context: Context, next: () => Promise<void>) => unknown;
@@ -20,6 +24,8 @@ export type Middleware = (context: Context, next: () => Promise<void>) => unknow
 export class Handlers {
   readonly #byEvent = new Map<string, Handler[]>();
   readonly #byTag = new Map<string, Handler>();
+  /** By the name of an approval. */
+  readonly #byDecision = new Map<string, Handler>();
   readonly middleware: Middleware[] = [];
 
   add(name: string, handler: Handler): void {
@@ -29,6 +35,19 @@ export class Handlers {
 
   addAnswer(tag: string, handler: Handler): void {
     this.#byTag.set(tag, handler);
+  }
+
+  addDecision(name: string, handler: Handler): void {
+    this.#byDecision.set(name, handler);
+  }
+
+  get takesDecisions(): boolean {
+    return this.#byDecision.size > 0;
+  }
+
+  ofDecision(name: string): readonly Handler[] {
+    const handler = this.#byDecision.get(name);
+    return handler ? [handler] : [];
   }
 
   get takesAnswers(): boolean {
@@ -65,17 +84,28 @@ export class AlreadyRunning extends Error {
 interface Found {
   readonly handlers: readonly Handler[];
   readonly answer: QuestionAnswer | null;
+  readonly decision: ApprovalResult | null;
 }
 
+const APPROVAL_CLOSED = "approval.closed";
 const MAX_HANDLED_EVENTS = 10_000;
-const NOBODY: Found = { handlers: [], answer: null };
+const NOBODY: Found = { handlers: [], answer: null, decision: null };
 
 export class Processor {
   constructor(
     private readonly options: AgentOptions,
     private readonly handlers: Handlers,
     private readonly hooks: HookCaller,
-  ) {}
+  ) {
+    this.#turns = new Turns(options.busyPolicy ?? "queue");
+  }
+
+  readonly #turns: Turns;
+
+  /** Looks at an event before its turn: a stop is heard while handlers run. */
+  arrive(event: EventObject): void {
+    this.#turns.arrive(event);
+  }
 
   /** Origins of the events whose handlers run. */
   readonly #running = new Set<string>();
@@ -95,6 +125,8 @@ export class Processor {
   ): Promise<void> {
     let answered: Answered | null = null;
     if (event.event === "message.created") {
+      // It was deleted, or purged, before anybody has handled it.
+      if (isGone(event.data as unknown as Message)) return;
       try {
         if (!isOfItsConversation(event)) throw new DecryptError("malformed");
         answered = await this.#open(event, parts.session);
@@ -105,8 +137,9 @@ export class Processor {
       if (!answered) return;
       if (!answered.opened.sender.member) return this.#refused(event, "not_member");
     }
-    const { handlers, answer } = await this.#find(event, answered, parts);
-    if (handlers.length === 0) return;
+    const found = await this.#findUnlessRefused(event, answered, parts);
+    if (!found || found.handlers.length === 0) return;
+    const { handlers, answer, decision } = found;
     const origin = await originOf(event, answered);
     const name = hex(origin.hash);
     if (this.#running.has(name)) throw new AlreadyRunning();
@@ -115,12 +148,41 @@ export class Processor {
     if (message ? parts.session.hasHandled(message) : this.#handled.get(name)) return;
     this.#running.add(name);
     try {
-      const context = new Context({ parts, event, answered, origin, isReplayed, signal, answer });
-      await this.handlers.run(context, handlers);
+      const heard = { answer, decision };
+      const given = { parts, event, answered, origin, isReplayed, signal, ...heard };
+      await this.#runTurn(given, handlers);
       if (message) parts.session.remember(message);
       else this.#handled.set(name, true);
     } finally {
       this.#running.delete(name);
+    }
+  }
+
+  /** A turn that was stopped has been handled, however it ended. */
+  async #runTurn(
+    given: Omit<ContextInput, "turn" | "open">,
+    handlers: readonly Handler[],
+  ): Promise<void> {
+    const turn = this.#turns.begin(given.event);
+    if (!turn) return;
+    const { session } = given.parts;
+    const open = (event: EventObject): Promise<Answered | null> =>
+      this.#open(event, session).catch((error: unknown) => {
+        // Its own turn tells that it does not open.
+        if (error instanceof DecryptError) return null;
+        throw error;
+      });
+    const context = new Context({ ...given, turn, open });
+    try {
+      await this.handlers.run(context, handlers);
+    } catch (error) {
+      if (!turn.stopped.aborted) throw error;
+    } finally {
+      context.endStatus();
+    }
+    this.#turns.end(turn);
+    for (const { answered } of turn.taken) {
+      if (answered.opened.encrypted) session.remember(answered.message);
     }
   }
 
@@ -153,14 +215,50 @@ export class Processor {
   }
 
   async #find(event: EventObject, answered: Answered | null, parts: AgentParts): Promise<Found> {
-    const isAnswer = answered?.opened.content["type"] === "answer";
-    if (!isAnswer || !this.handlers.takesAnswers) {
-      return { handlers: this.handlers.ofEvent(event.event), answer: null };
+    const kind = answered && contentView(answered.opened.content).kind;
+    // The words of a decision come with the end of its approval.
+    if (kind === "decision") return NOBODY;
+    if (!answered || kind !== "answer" || !this.handlers.takesAnswers) {
+      const isChange = kind === "edit" || kind === "delete" || kind === "reaction";
+      const handlers = this.handlers.ofEvent(isChange ? kind : event.event);
+      return this.#withDecision(event, parts, handlers);
     }
     const question = await askedQuestion(answered, parts);
     if (!question) return NOBODY;
     const handlers = this.handlers.ofAnswer(String(question["tag"] ?? ""));
-    return { handlers, answer: answerOf(question, answered.opened.content) };
+    return { handlers, answer: answerOf(question, answered.opened.content), decision: null };
+  }
+
+  async #withDecision(
+    event: EventObject,
+    parts: AgentParts,
+    handlers: readonly Handler[],
+  ): Promise<Found> {
+    const takes = this.handlers.takesDecisions || this.handlers.takesAnswers;
+    const isDecision = event.event === APPROVAL_CLOSED && takes;
+    if (!isDecision) return { ...NOBODY, handlers };
+    const decision = await parts.approvals.result(event.data as unknown as Approval);
+    if (!decision) return { ...NOBODY, handlers };
+    const { outcome, name, question, choice, text, state } = decision;
+    const answer = outcome === "answered" ? { question, choice, text, state } : null;
+    const byTag = answer ? this.handlers.ofAnswer(name) : [];
+    const named = [...this.handlers.ofDecision(name), ...byTag];
+    return { handlers: [...handlers, ...named], answer, decision };
+  }
+
+  /** Null if what the event says does not open, or is not proven. */
+  async #findUnlessRefused(
+    event: EventObject,
+    answered: Answered | null,
+    parts: AgentParts,
+  ): Promise<Found | null> {
+    try {
+      return await this.#find(event, answered, parts);
+    } catch (error) {
+      if (!(error instanceof DecryptError)) throw error;
+      this.#refused(event, error.reason);
+      return null;
+    }
   }
 }
 

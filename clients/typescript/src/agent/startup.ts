@@ -1,8 +1,11 @@
 /** How an agent begins: its keys, what it remembers, and the parts that work together. */
+import { clearContent } from "../e2ee/approval.js";
 import { base64, hex } from "../e2ee/bytes.js";
+import type { JsonObject } from "../e2ee/content.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
+import { Texts } from "../e2ee/texts.js";
 import { Trust } from "../e2ee/trust.js";
 import { type Handled, Session } from "../core/session.js";
 import type { AgentKeys } from "../core/types.js";
@@ -10,10 +13,12 @@ import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, SILENT } from "../hooks.js";
 import { Http } from "../transport/http.js";
 import type { Socket } from "../transport/socket.js";
+import { Approvals } from "./approvals.js";
 import { type AgentOptions, checkKeyOrPlaintext, seedsOf } from "./options.js";
 import { Outbox } from "./outbox.js";
 import type { AgentParts } from "./parts.js";
 import { type PinStore, filePins, keepsHandled } from "./pin-store.js";
+import { StoreChanged, isShared } from "./shared-store.js";
 import { ToolCalls } from "./tool-calls.js";
 
 /** A started agent. */
@@ -22,6 +27,11 @@ export interface Running {
   readonly pins: Trust;
   /** Keeps pins and marks where the developer said; false if they could not be kept. */
   readonly save: () => Promise<boolean>;
+  /**
+   * Takes over what other processes have stored, before something is done in a conversation; false
+   * if it could not be read.
+   */
+  readonly enter: (conversationId: string | null) => Promise<boolean>;
 }
 
 export async function start(
@@ -39,6 +49,7 @@ export async function start(
     hooks,
     token: () => token,
   });
+  await publishManifest(options, http, signal);
   const held = await Promise.all(seedsOf(options.key).map((seed) => seed.keys()));
   const keys = await checkKeys(http, agentId, held, logger, signal);
   if (keys.length > 0) {
@@ -71,10 +82,33 @@ export async function start(
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
   return {
-    parts: { agentId, http, session, outbox, toolCalls, socket },
+    parts: {
+      agentId,
+      http,
+      session,
+      outbox,
+      toolCalls,
+      approvals: new Approvals(session, outbox, agentId, allowsClear),
+      socket,
+    },
     pins,
     save: () => saver.save(),
+    enter: (conversationId) => saver.enter(conversationId),
   };
+}
+
+/** Says to the service what this program can do. */
+async function publishManifest(
+  { agentId, manifest }: AgentOptions,
+  http: Http,
+  signal: AbortSignal,
+): Promise<void> {
+  if (!manifest) return;
+  const path = `/agents/${agentId}`;
+  const shown = await http.data<{ manifest?: JsonObject | null }>({ method: "GET", path, signal });
+  if (shown.manifest && clearContent(shown.manifest) === clearContent(manifest)) return;
+  const body = { manifest };
+  await http.data({ method: "PATCH", path, body, repeatable: true, signal });
 }
 
 const KEY_CHECK_MS = 24 * 3_600_000;
@@ -186,7 +220,7 @@ async function registerKey(
 interface LoadedTrust {
   readonly pins: Trust;
   readonly store: PinStore | null;
-  readonly marks: ReadonlyMap<string, EpochMarks>;
+  readonly marks: Texts<EpochMarks>;
 }
 
 async function loadTrust(
@@ -201,11 +235,11 @@ async function loadTrust(
   if (!store) {
     const text = "no pin store: this start is a first contact with everybody";
     if (options.key !== undefined) logger.warn(text);
-    return { pins: new Trust(self, trust, own), store, marks: new Map() };
+    return { pins: new Trust(self, trust, own), store, marks: new Texts() };
   }
   const stored = await store.load();
   const pins = new Trust(self, trust, own, stored?.pins ?? null);
-  return { pins, store, marks: new Map(Object.entries(stored?.marks ?? {})) };
+  return { pins, store, marks: Texts.of(stored?.marks ?? {}) };
 }
 
 /** Many things are learned together, such as the keys of a group. */
@@ -250,6 +284,31 @@ class Saver {
     return this.#last;
   }
 
+  /** Takes over what other processes have stored; false if it could not be read. */
+  enter(conversationId: string | null): Promise<boolean> {
+    if (!isShared(this.store)) return Promise.resolve(true);
+    const entered = this.#last.then(() => this.#takeNews(conversationId));
+    this.#last = entered.then(() => true);
+    return entered;
+  }
+
+  async #takeNews(conversationId: string | null): Promise<boolean> {
+    if (!isShared(this.store) || !this.#held) return true;
+    const { pins, session } = this.#held;
+    try {
+      const news = await this.store.news(conversationId);
+      const changed = pins.takeOver(news.pins);
+      session.takeOver(news.marks, news.handled);
+      for (const who of changed) session.reconsider(who);
+      // Members and keys may have changed while another process had it.
+      if (news.cameBack && conversationId !== null) session.forget(conversationId);
+      return true;
+    } catch (error) {
+      this.logger.error("the shared store could not be read", { name: (error as Error).name });
+      return false;
+    }
+  }
+
   async #writeHandled(): Promise<boolean> {
     const adding = this.#handled;
     if (adding.length === 0 || !keepsHandled(this.store)) return true;
@@ -266,14 +325,19 @@ class Saver {
 
   async #write(): Promise<boolean> {
     if (!this.store || !this.#held || !this.#hasChanged) return true;
+    if (!(await this.#takeNews(null))) return false;
     const { pins, session } = this.#held;
-    const marks = Object.fromEntries(session.marks());
+    const [trust, rooms] = [pins.takeChanged(), session.takeChanged()];
     this.#hasChanged = false;
+    if (trust.names.size === 0 && rooms.names.size === 0) return true;
     try {
-      await this.store.save({ pins: pins.store(), marks });
+      await this.store.save({ pins: trust.pins, marks: rooms.marks });
       return true;
-    } catch {
+    } catch (error) {
       this.#hasChanged = true;
+      pins.notKept(trust.names);
+      session.notKept(rooms.names);
+      if (error instanceof StoreChanged) return this.#write();
       this.logger.error("the pins could not be stored");
       return false;
     }

@@ -1,7 +1,8 @@
 /** The ways by which events come: a socket, long polls, deliveries. */
+import { resolvedEvent } from "../core/large.js";
 import { observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
-import { BlindpipeError, Closed, isOutage } from "../errors.js";
+import { BlindpipeError, Closed, errorName, isOutage } from "../errors.js";
 import { CursorExpired } from "../generated/errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import type { Http } from "../transport/http.js";
@@ -23,6 +24,8 @@ import {
 
 const POLL_WAIT_S = 25;
 const POLL_PAGE_EVENTS = 100;
+/** A poll waits so long for the handlers of the one before it. Then it looks for other events. */
+const SETTLE_MS = 10_000;
 const WEBHOOK_DEADLINE_MS = 9_000;
 const WEBHOOK_RETRY_S = 5;
 
@@ -41,6 +44,8 @@ export class SocketReader {
     http: Http,
     signal: AbortSignal,
     isStandby: boolean,
+    /** The group whose conversations this process shares. */
+    private readonly group: string | null,
   ) {
     this.isStandby = isStandby;
     this.socket = new Socket({
@@ -52,6 +57,9 @@ export class SocketReader {
       holders: () => holders(http, options.agentId),
       onReady: (frame) => this.#begin(frame),
       onFrame: (frame, length) => this.#take(frame, length),
+      onLost: (wasSilent) => {
+        if (group !== null) inbox.lost(wasSilent);
+      },
       signal,
     });
   }
@@ -59,6 +67,9 @@ export class SocketReader {
   async #auth(): Promise<Frame> {
     await this.inbox.load.room();
     const { agentId, token } = this.options;
+    if (this.group !== null) {
+      return { type: "auth", agent_id: agentId, token, mode: "shared", group: this.group };
+    }
     const { received } = this.inbox;
     this.#resyncs.hasResumed = received !== null && !this.isStandby;
     const resume = this.#resyncs.hasResumed ? { resume: received } : {};
@@ -127,6 +138,8 @@ export async function readByPoll(
     sleep(reconnectJitter(failures++), signal).catch(() => {});
   // Until a page is not full, its events may have been there before this run.
   let looksBack = true;
+  /** The cursors of events that come again, since an earlier one is still being handled. */
+  const taken = new Set<string>();
   while (!signal.aborted) {
     try {
       const wait: number = looksBack ? 0 : POLL_WAIT_S;
@@ -137,9 +150,15 @@ export async function readByPoll(
       if (looksBack) inbox.replayedTo = page.data.at(-1)?.seq ?? inbox.replayedTo;
       looksBack &&= page.data.length === POLL_PAGE_EVENTS;
       // A page is 4 MB at most, and the next one is read when this one is handled.
-      for (const event of page.data) inbox.take(event, 0, false);
-      await inbox.settled();
-      cursor = (await keptCursor(inbox, signal)) ?? cursor ?? page.nextCursor ?? undefined;
+      for (const event of page.data) {
+        if (taken.has(event.cursor)) continue;
+        taken.add(event.cursor);
+        inbox.take(event, 0, false);
+      }
+      const isSettled = await inbox.settled(SETTLE_MS);
+      const end = isSettled ? page.nextCursor : null;
+      cursor = (await keptCursor(inbox, signal)) ?? cursor ?? end ?? undefined;
+      if (isSettled) taken.clear();
     } catch (error) {
       if (error instanceof Closed) break;
       if (error instanceof CursorExpired) {
@@ -147,6 +166,7 @@ export async function readByPoll(
         resyncs.hasResumed = cursor !== undefined;
         const begin = resyncs.next();
         inbox.resync({ oldest: String(oldest), head: String(head) }, begin);
+        taken.clear();
         cursor = inbox.received ?? undefined;
         if (begin === "head") await pause();
       } else if (isOutage(error) || (error instanceof BlindpipeError && error.status >= 500)) {
@@ -185,6 +205,8 @@ export interface Delivered {
   readonly processor: Processor;
   /** Keeps what was learned; false if it could not be kept. */
   readonly save: () => Promise<boolean>;
+  /** Learns what other processes have stored; false if it could not be read. */
+  readonly enter: (conversationId: string | null) => Promise<boolean>;
 }
 
 /** A receiver, which never rejects: genuine deliveries are answered 200 once their handler has ended. */
@@ -227,7 +249,7 @@ async function deliver(
   } catch (error) {
     if (error instanceof AlreadyRunning) return later("an earlier delivery is being handled");
     if (isOutage(error)) return later("the service is away");
-    logger.error("a handler has failed", { name: (error as Error).name });
+    logger.error("a handler has failed", { name: errorName(error) });
     return new Response("the handler has failed", { status: 500 });
   } finally {
     clearTimeout(timer);
@@ -241,18 +263,21 @@ function later(why: string): Response {
 }
 
 async function deliverNow(
-  event: EventObject,
+  delivered: EventObject,
   started: () => Promise<Delivered>,
   signal: AbortSignal,
   logger: Logger,
 ): Promise<void> {
-  const { parts, processor, save } = await started();
+  const { parts, processor, save, enter } = await started();
+  const event = await resolvedEvent(parts.http, delivered);
+  if (!(await enter(event.conversation_id ?? null))) throw new Error("the store has failed");
   if (event.event === "artifact_response") {
     parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
   }
+  processor.arrive(event);
   await observe(event, parts.session, logger);
   // A delivery tells which attempt it is.
-  const isReplayed = Number((event as { attempt?: number }).attempt ?? 1) > 1;
+  const isReplayed = Number((delivered as { attempt?: number }).attempt ?? 1) > 1;
   await processor.process(event, parts, isReplayed, signal);
   // A delivery that is answered well does not come again.
   if (!(await save())) throw new Error("what was learned could not be kept");

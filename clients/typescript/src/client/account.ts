@@ -1,4 +1,6 @@
 /** A person's session: sign-in, the access token of the moment, and its renewal. */
+import { type Bytes, equal, random } from "../e2ee/bytes.js";
+import { sha256 } from "../e2ee/primitives.js";
 import { BlindpipeError } from "../errors.js";
 import { type HookCaller } from "../hooks.js";
 import type { SignedIn } from "../core/types.js";
@@ -9,6 +11,14 @@ export interface SignInDevice {
   readonly deviceId?: string | undefined;
   readonly deviceName?: string | undefined;
   readonly platform?: string | undefined;
+}
+
+/** A sign-in that a later run goes on with. Keep it as you keep a password. */
+export interface StoredSession {
+  readonly userId: string;
+  readonly deviceId: string;
+  /** Good for one renewal: the newest one counts. Null where a browser keeps the cookie itself. */
+  readonly cookie: string | null;
 }
 
 /** A token is renewed this long before its end. */
@@ -22,11 +32,17 @@ export class Account {
   #cookie: string | null = null;
   #renewal: Promise<boolean> | null = null;
   #signedIn: SignedIn | null = null;
+  /** Person and device, as the sign-in or a renewal told. */
+  #known: Pick<SignedIn, "user_id" | "device_id"> | null = null;
+  readonly #salt = random(16);
+  /** The hash of the password of the sign-in. */
+  #password: Bytes | null = null;
 
   constructor(
     url: string,
     private readonly fetch: Fetch,
     hooks: HookCaller,
+    private readonly onSession: (session: StoredSession) => void = () => {},
   ) {
     this.http = new Http({
       url,
@@ -51,15 +67,20 @@ export class Account {
   }
 
   get userId(): string {
-    return this.#current().user_id;
+    return this.#identity().user_id;
   }
 
   get deviceId(): string {
-    return this.#current().device_id;
+    return this.#identity().device_id;
   }
 
   get keyBackup(): SignedIn["key_backup"] {
     return this.#current().key_backup;
+  }
+
+  #identity(): Pick<SignedIn, "user_id" | "device_id"> {
+    if (!this.#known) throw new Error("nobody is signed in");
+    return this.#known;
   }
 
   #current(): SignedIn {
@@ -68,7 +89,11 @@ export class Account {
   }
 
   /** Any of the sign-ins: they all answer alike. */
-  async signIn(path: string, body: object, device: SignInDevice): Promise<void> {
+  async signIn(
+    path: string,
+    body: { readonly account_password?: string },
+    device: SignInDevice,
+  ): Promise<void> {
     const fields = {
       ...(device.deviceId ? { device_id: device.deviceId } : {}),
       ...(device.deviceName ? { device_name: device.deviceName } : {}),
@@ -80,11 +105,31 @@ export class Account {
       body: { ...body, ...fields },
       isPublic: true,
     });
+    const { account_password: password } = body;
+    if (password !== undefined) this.#password = await this.#named(password);
     this.#signedIn = signedIn;
+    this.#known = signedIn;
     this.#take(signedIn.access_token, signedIn.expires_in_seconds);
   }
 
+  #named(password: string): Promise<Bytes> {
+    return sha256(this.#salt, new TextEncoder().encode(password.normalize("NFKC")));
+  }
+
+  /** Whether the sign-in was with this password, which the server has seen. */
+  async isPassword(text: string): Promise<boolean> {
+    return this.#password !== null && equal(await this.#named(text), this.#password);
+  }
+
+  /** Goes on with the sign-in of an earlier run; false if it has ended. */
+  async resume(session: StoredSession | null): Promise<boolean> {
+    this.#cookie = session?.cookie ?? null;
+    this.#known = session && { user_id: session.userId, device_id: session.deviceId };
+    return this.renew();
+  }
+
   #take(token: string, expiresInSeconds: number): void {
+    this.onSession({ userId: this.userId, deviceId: this.deviceId, cookie: this.#cookie });
     this.#accessToken = token;
     this.#expiresAt = Date.now() + expiresInSeconds * 1000;
   }
@@ -101,7 +146,7 @@ export class Account {
 
   /** A new access token; false if the session has ended. Throws where the service cannot say. */
   renew(): Promise<boolean> {
-    this.#renewal ??= this.#refresh().finally(() => (this.#renewal = null));
+    this.#renewal ??= alone(() => this.#refresh()).finally(() => (this.#renewal = null));
     return this.#renewal;
   }
 
@@ -111,9 +156,11 @@ export class Account {
         access_token: string;
         expires_in_seconds: number;
         user_id: string;
+        device_id: string;
       }>({ method: "POST", path: "/auth/refresh", isPublic: true, repeatable: true });
       // A page of a sibling domain may have planted the cookie of another account.
-      if (this.#signedIn && fresh.user_id !== this.#signedIn.user_id) return false;
+      if (this.#known && fresh.user_id !== this.#known.user_id) return false;
+      this.#known ??= fresh;
       this.#take(fresh.access_token, fresh.expires_in_seconds);
       return true;
     } catch (error) {
@@ -131,4 +178,15 @@ export class Account {
   toJSON(): string {
     return "Account";
   }
+}
+
+/** The tabs of a browser share the cookie, so one of them renews at a time. */
+function alone<T>(renew: () => Promise<T>): Promise<T> {
+  const locks = (globalThis as { navigator?: { locks?: Locks } }).navigator?.locks;
+  return locks ? locks.request("blindpipe.refresh", renew) : renew();
+}
+
+/** The part of the Web Locks API that is used; Node has none. */
+interface Locks {
+  request<T>(name: string, run: () => Promise<T>): Promise<T>;
 }

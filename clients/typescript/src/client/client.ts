@@ -4,14 +4,14 @@ import { hex, newUlid } from "../e2ee/bytes.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { Principal } from "../e2ee/keys.js";
 import { type Notice, Trust, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
-import { safetyNumber } from "../e2ee/safety.js";
 import { isSameId } from "../core/opened.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
-import { BlindpipeError, isOutage } from "../errors.js";
+import { BlindpipeError, Closed, isOutage } from "../errors.js";
+import type { components } from "../generated/openapi.js";
 import { HookCaller, type Hooks, type Logger, SILENT } from "../hooks.js";
 import { checkAddress } from "../transport/address.js";
-import type { Fetch } from "../transport/http.js";
+import type { Fetch, Http } from "../transport/http.js";
 import {
   type Frame,
   Socket,
@@ -19,9 +19,14 @@ import {
   defaultWebSocket,
 } from "../transport/socket.js";
 import { outageJitter, sleep } from "../transport/wait.js";
-import { Account } from "./account.js";
+import { type Approval, readApproval } from "../core/approvals.js";
+import { Account, type StoredSession } from "./account.js";
+import { Agents } from "./agents.js";
+import { ApprovalRequest } from "./approvals.js";
+import { AccountCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices } from "./devices.js";
+import { type Proof, Sessions, proofBody } from "./sessions.js";
 import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
 import { type NotGiven, type NotRotated, Rotator } from "./rotation.js";
 import {
@@ -49,6 +54,8 @@ export interface ClientOptions {
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
   /** Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now. */
   readonly onLearned?: (() => void) | undefined;
+  /** The sign-in, or its renewal: keep it, and `Client.resume` goes on with it. */
+  readonly onSession?: ((session: StoredSession) => void) | undefined;
   /** The tools of this device, by name. A request for any other is answered as `unknown_tool`. */
   readonly tools?: Readonly<Record<string, DeviceTool>> | undefined;
   /** Keeps which requests were begun and approved; in memory without it. */
@@ -65,11 +72,16 @@ export interface PasswordLogin {
   readonly turnstileToken: string;
 }
 
-export class Client {
+export class Client extends AccountCalls {
   readonly devices: Devices;
+  /** The agents of this person. */
+  readonly agents: Agents;
+  readonly sessions: Sessions;
   #trust: Trust | null = null;
   #session: Session | null = null;
   #rotator: Rotator | null = null;
+  /** The socket of the newest `events()`. */
+  #socket: Socket | null = null;
   readonly #clearChosen = new Set<string>();
   readonly #sending = new Map<string, Promise<unknown>>();
   readonly #consents: ConsentKeeper;
@@ -79,12 +91,19 @@ export class Client {
     readonly account: Account,
     private readonly options: ClientOptions,
   ) {
+    super();
+    this.agents = new Agents(account.http);
     this.#hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
     this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null);
     const onRevoked = (): Promise<void> => this.#rotateRecent();
+    this.sessions = new Sessions(account);
     this.devices = new Devices(account, {
       onKeys: (keys) => this.#holdKeys(keys),
       onRevoked,
+      introducedBy: async (deviceId) => {
+        await this.session.directory.refresh(this.self);
+        return this.trust.introducedBy(this.self, deviceId);
+      },
       onWithdraw: (agentId, scope) => this.#consents.withdraw(null, agentId, scope),
       onOldBackup: (key_id) => {
         const principal_id = this.account.userId;
@@ -98,13 +117,26 @@ export class Client {
     checkAddress(options.url, options.allowHttp);
     const hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
     const call = options.fetch ?? ((...parameters: Parameters<Fetch>) => fetch(...parameters));
-    return new Client(new Account(options.url, call, hooks), options);
+    return new Client(new Account(options.url, call, hooks, options.onSession), options);
   }
 
   static async #signIn(options: ClientOptions, path: string, body: object): Promise<Client> {
     const client = Client.#make(options);
     const { deviceId = newUlid(), deviceName, platform } = options;
     await client.account.signIn(path, body, { deviceId, deviceName, platform });
+    return client;
+  }
+
+  /**
+   * Goes on with the sign-in of an earlier run, which `onSession` has kept. In a browser the cookie
+   * is enough. `devices.hold` takes the keys of that run. Throws `Closed` if the sign-in has ended.
+   */
+  static async resume(
+    options: ClientOptions,
+    session: StoredSession | null = null,
+  ): Promise<Client> {
+    const client = Client.#make(options);
+    if (!(await client.account.resume(session))) throw new Closed("the sign-in has ended");
     return client;
   }
 
@@ -131,6 +163,23 @@ export class Client {
       turnstile_token: options.turnstileToken,
     };
     return Client.#signIn(options, "/auth/register", body);
+  }
+
+  /** The challenge of a sign-in with a passkey; `public_key` is for `navigator.credentials.get`. */
+  static beginPasskeyLogin(
+    options: ClientOptions,
+  ): Promise<components["schemas"]["LoginChallenge"]> {
+    const { http } = Client.#make(options).account;
+    return http.data({ method: "POST", path: "/auth/passkey/begin", isPublic: true });
+  }
+
+  /** Signs in with the credential that answers a challenge, as WebAuthn's JSON. */
+  static loginWithPasskey(
+    options: ClientOptions & { readonly challengeId: string; readonly credential: unknown },
+  ): Promise<Client> {
+    const { challengeId, credential } = options;
+    const body = { challenge_id: challengeId, credential };
+    return Client.#signIn(options, "/auth/passkey/complete", body);
   }
 
   /** Mails a code. */
@@ -224,6 +273,10 @@ export class Client {
     }
   }
 
+  protected get http(): Http {
+    return this.account.http;
+  }
+
   /** The session; one without keys opens nothing. */
   get session(): Session {
     this.#session ??= this.#makeSession(null);
@@ -238,6 +291,7 @@ export class Client {
       session: this.session,
       rotator: this.#rotator,
       clearChosen: this.#clearChosen,
+      sendFrame: (frame: Frame) => this.#socket?.send(frame) ?? false,
       sending: this.#sending,
     };
     return new Conversation(id, parts);
@@ -259,7 +313,8 @@ export class Client {
 
   /**
    * Opens the conversation with an agent, or finds it. `keyId` is the key of a link from the
-   * agent's own site: it verifies the agent.
+   * agent's own site: it verifies the agent. While the service does not list that key, all keys
+   * that nobody verified wait.
    */
   async openAgent(
     agentId: string,
@@ -267,8 +322,7 @@ export class Client {
   ): Promise<Conversation> {
     if (keyId !== undefined) {
       const agent: Principal = { type: "agent", id: agentId };
-      this.trust.link(agent, keyId.toLowerCase()).forEach((notice) => this.#tell(notice, null));
-      this.options.onLearned?.();
+      this.#compared(agent, this.trust.link(agent, keyId.toLowerCase()));
     }
     return this.#open({ type: "agent", agent_id: agentId });
   }
@@ -297,11 +351,46 @@ export class Client {
     this.options.onLearned?.();
   }
 
-  /** People have compared the safety number of this key. */
-  verify(principal: Principal, keyId: string): void {
-    const isDone = this.trust.verify(principal, keyId);
-    if (!isDone) throw new UsageError("this key was never shown, or it is retired");
+  /**
+   * 60 digits to compare with somebody: of all accepted keys of both, as the service lists them
+   * now. Where a side has none, of those that wait.
+   */
+  async safetyNumber(principal: Principal): Promise<string> {
+    for (const one of [this.self, principal]) await this.session.directory.refresh(one);
+    const number = await this.trust.safetyNumber(principal);
+    if (number === null) throw new DecryptError("unknown_sender_key");
+    return number;
+  }
+
+  /** People have compared these digits: all keys of theirs that they stand for are verified. */
+  async verify(principal: Principal, number: string): Promise<void> {
+    const notices = await this.trust.verifyNumber(principal, number);
+    if (!notices) throw new UsageError("these are not the digits of now");
+    this.#compared(principal, notices);
+  }
+
+  /**
+   * People have compared this key alone, for example by its id. All other keys of theirs wait from
+   * now on, but for those that it introduced. The hook `key_changed` names them.
+   */
+  verifyKey(principal: Principal, keyId: string): void {
+    const notices = this.trust.verify(principal, keyId.toLowerCase());
+    if (!notices) throw new UsageError("this key was never shown, or it is retired");
+    this.#compared(principal, notices);
+  }
+
+  #compared(principal: Principal, notices: readonly Notice[]): void {
+    for (const notice of notices) this.#tell(notice, null);
     this.#reconsider(principal);
+  }
+
+  /**
+   * Proves the person's identity anew. For ten minutes this session may then do what the service
+   * refuses with `REAUTH_REQUIRED`.
+   */
+  async reauth(proof: Proof): Promise<void> {
+    const body = proofBody(proof);
+    await this.account.http.data({ method: "POST", path: "/auth/reauth", body });
   }
 
   /** The scopes that agents hold or ask for. */
@@ -315,19 +404,31 @@ export class Client {
     return this.account.http.data<Grant>({ method: "POST", path, body: { decision } });
   }
 
+  /** What this person is asked to approve in all conversations, the newest first. */
+  async *approvals(state: "open" | "closed" = "open"): AsyncGenerator<ApprovalRequest> {
+    const path = "/approvals";
+    for await (const approval of this.account.http.pages<Approval>(path, { state })) {
+      yield await this.approvalRequest(approval);
+    }
+  }
+
+  /** An approval with its question. */
+  async approval(approvalId: string): Promise<ApprovalRequest> {
+    return this.approvalRequest(await readApproval(this.session, approvalId));
+  }
+
+  /** Opens the question of an approval, such as that of an event. */
+  approvalRequest(approval: Approval): Promise<ApprovalRequest> {
+    const conversation = this.conversation(approval.conversation_id);
+    const { session, userId } = this;
+    return ApprovalRequest.open({ approval, conversation, session, userId });
+  }
+
   /** Takes an approval back, at once; what this device remembers of its scopes goes as well. */
   async revokeGrant(grantId: string): Promise<void> {
     const path = `/grants/${grantId}`;
     const grant = await this.account.http.data<Grant>({ method: "DELETE", path });
     await withdrawGrant(this.#consents, grant);
-  }
-
-  /** 60 digits to compare with somebody, of this device's key and one of theirs. */
-  async safetyNumber(principal: Principal, keyId: string): Promise<string> {
-    const signer = this.session.options.signer;
-    const other = this.trust.find(principal, keyId);
-    if (!signer || !other) throw new DecryptError("unknown_sender_key");
-    return safetyNumber({ principal: this.self, keys: signer }, { principal, keys: other });
   }
 
   /**
@@ -350,7 +451,10 @@ export class Client {
       logger: this.options.logger ?? SILENT,
       consents: this.#consents,
       conversation: (id) => (this.#rotator ? this.conversation(id) : null),
+      send: (frame) => socket.send(frame),
     });
+    this.#warnWithoutStore();
+    this.#socket = socket;
     try {
       await this.#checkOwnList();
       for await (const frame of queue) {
@@ -366,6 +470,16 @@ export class Client {
       closing.abort();
       queue.end(null);
       await ended;
+    }
+  }
+
+  #warnWithoutStore(): void {
+    const { pins, tools, consents, logger } = this.options;
+    if (pins === undefined) {
+      logger?.warn("no pins are given: this start is a first contact with everybody");
+    }
+    if (tools && !consents) {
+      logger?.warn("no store of consents: what was executed is known until the end of the program");
     }
   }
 

@@ -2,17 +2,23 @@
 import { newUlid } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind } from "../e2ee/context.js";
-import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import type { FileContent } from "../e2ee/file.js";
+import { readApproval } from "../core/approvals.js";
+import { deleteContent, editContent, reactionContent, target } from "../core/content.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
-import type { OpenedMessage } from "../core/opened.js";
+import { fittingContent } from "../core/large.js";
+import { isGone, isSameId, type OpenedMessage } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type {
   AgentInstance,
   Conversation as ConversationInfo,
+  LiveStream,
   Message,
   Sent,
 } from "../core/types.js";
+import { ApprovalRequest } from "./approvals.js";
+import type { Frame } from "../transport/socket.js";
 import { type Rotator, needsRotation } from "./rotation.js";
 
 export interface SendOptions {
@@ -21,6 +27,23 @@ export interface SendOptions {
   readonly inReplyTo?: ReceivedMessage;
   /** Ids of `addressed` agents that can read it. */
   readonly to?: readonly string[];
+  /** Ids of the messages that it concerns, in clear. */
+  readonly refs?: readonly string[];
+}
+
+/** A page of the history, for `timeline(page.messages, page.refs)`. */
+export interface HistoryPage {
+  /** The newest first. */
+  readonly messages: readonly ReceivedMessage[];
+  /** The messages that refer to one of them, by rising `seq`. */
+  readonly refs: readonly ReceivedMessage[];
+  /** There are more of them. */
+  readonly refsTruncated: boolean;
+}
+
+/** Whether its payload is gone. Then it is shown as deleted. */
+export function isDeleted({ message }: ReceivedMessage): boolean {
+  return isGone(message);
 }
 
 /** A message, opened if it opens. Nothing of what does not open is shown as said by anybody. */
@@ -38,6 +61,8 @@ export interface ConversationParts {
   readonly clearChosen: Set<string>;
   /** The last send of each conversation: the next one begins after it. */
   readonly sending: Map<string, Promise<unknown>>;
+  /** Writes to the socket of `Client.events`; false while there is none. */
+  readonly sendFrame: (frame: Frame) => boolean;
 }
 
 export class Conversation {
@@ -78,7 +103,7 @@ export class Conversation {
       typeof content === "string" ? { type: "text", text: content } : content;
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
-    const payload = await this.#payload(body, clientMessageId, options);
+    const payload = await this.payload(body, clientMessageId, options);
     const sent = await this.#http.data<Sent>({
       method: "POST",
       path: `/conversations/${this.id}/messages`,
@@ -87,6 +112,7 @@ export class Conversation {
         client_message_id: clientMessageId,
         ...(answered ? { in_reply_to: answered.message.message_id } : {}),
         ...(options.to?.length ? { recipients: options.to } : {}),
+        ...(options.refs?.length ? { refs: options.refs } : {}),
       },
       repeatable: true,
     });
@@ -94,13 +120,15 @@ export class Conversation {
     return sent;
   }
 
-  async #payload(
+  /** The payload of a message with this id, sealed unless the conversation is in clear. */
+  async payload(
     body: JsonObject,
     clientMessageId: string,
     options: SendOptions,
   ): Promise<JsonObject> {
     if (!(await this.#isToBeSealed())) return body;
     const { session } = this.parts;
+    const content = await fittingContent(this.#http, "/files", this.id, body);
     const answered = options.inReplyTo;
     const epoch = answered?.opened?.epoch ?? null;
     await this.prepare(epoch);
@@ -111,7 +139,7 @@ export class Conversation {
       inReplyTo: answered?.message.message_id,
     };
     const seal = (): Promise<JsonObject> =>
-      session.sealPayload(this.id, place, re ? { ...body, re } : body, {
+      session.sealPayload(this.id, place, re ? { ...content, re } : content, {
         answering: epoch ?? undefined,
         addressed: options.to,
       });
@@ -143,11 +171,76 @@ export class Conversation {
     return writing === "encrypted";
   }
 
+  /** Answers a message. */
+  reply(
+    message: ReceivedMessage,
+    content: string | JsonObject,
+    options: Omit<SendOptions, "inReplyTo"> = {},
+  ): Promise<Sent> {
+    return this.send(content, { ...options, inReplyTo: message });
+  }
+
+  /** Replaces the content of a text or a file that this person has sent. */
+  async edit(
+    message: ReceivedMessage,
+    content: string | JsonObject,
+    options: { readonly to?: readonly string[] } = {},
+  ): Promise<Sent> {
+    if (!this.#isOwn(message)) throw new UsageError("only the author edits a message");
+    const body = typeof content === "string" ? { type: "text", text: content } : content;
+    return this.#change(message, (target) => editContent(target, body), options);
+  }
+
+  /**
+   * Takes a message back: its author says so, and the service forgets the payload. An owner or an
+   * admin of a group can delete the messages of others.
+   */
+  async delete(message: ReceivedMessage): Promise<void> {
+    if (message.opened && this.#isOwn(message)) await this.#change(message, deleteContent);
+    const path = `/conversations/${this.id}/messages/${message.message.message_id}`;
+    await this.#http.data({ method: "DELETE", path, repeatable: true });
+  }
+
+  /** Puts an emoji beside a message, or takes one's own away. */
+  async react(
+    message: ReceivedMessage,
+    emoji: string,
+    options: { readonly remove?: boolean } = {},
+  ): Promise<Sent> {
+    return this.#change(message, (target) => reactionContent(target, emoji, options));
+  }
+
+  #change(
+    { message, opened }: ReceivedMessage,
+    make: (target: JsonObject) => JsonObject,
+    options: SendOptions = {},
+  ): Promise<Sent> {
+    if (!opened) throw new UsageError("a message that does not open cannot be changed");
+    const content = make(target(message.message_id, opened.re));
+    return this.send(content, { ...options, refs: [message.message_id] });
+  }
+
+  #isOwn({ message: { sender } }: ReceivedMessage): boolean {
+    const { self } = this.parts.session.options;
+    return sender.type === self.type && isSameId(sender.id, self.id);
+  }
+
   /** Answers an agent's question by one of its choices, or by a text. */
-  answer(question: ReceivedMessage, answer: string | { readonly text: string }): Promise<Sent> {
+  async answer(
+    question: ReceivedMessage,
+    answer: string | { readonly text: string },
+  ): Promise<void> {
+    if (question.opened?.content["type"] === "approval") {
+      const { session } = this.parts;
+      const approval = await readApproval(session, question.message.message_id);
+      const userId = session.options.self.id;
+      const request = await ApprovalRequest.open({ approval, conversation: this, session, userId });
+      await request.answer(answer);
+      return;
+    }
     const isChoice = typeof answer === "string";
     const content: JsonObject = isChoice ? { choice: answer } : { text: answer.text };
-    return this.send({ type: "answer", ...content }, { inReplyTo: question });
+    await this.send({ type: "answer", ...content }, { inReplyTo: question });
   }
 
   /** Uploads a file and sends the message that names it. */
@@ -161,6 +254,37 @@ export class Conversation {
     return downloadFile(this.#http, content as unknown as FileContent);
   }
 
+  /**
+   * Stops what agents do here: all of it, or an agent's, or the answer to a message. Answers the
+   * number of agents that were told.
+   */
+  async stop(
+    options: { readonly agentId?: string; readonly inReplyTo?: ReceivedMessage } = {},
+  ): Promise<number> {
+    const { agentId, inReplyTo } = options;
+    const told = await this.#http.data<{ stopped: number }>({
+      method: "POST",
+      path: `/conversations/${this.id}/stop`,
+      body: {
+        ...(agentId ? { agent_id: agentId } : {}),
+        ...(inReplyTo ? { in_reply_to: inReplyTo.message.message_id } : {}),
+      },
+      repeatable: true,
+    });
+    return told.stopped;
+  }
+
+  /**
+   * The streams that agents are writing here now, oldest first. `Client.events` brings all that they
+   * have written so far, and then goes on.
+   */
+  async streams(): Promise<LiveStream[]> {
+    const path = `/conversations/${this.id}/streams`;
+    const live = await this.#http.data<LiveStream[]>({ method: "GET", path });
+    for (const { stream_id } of live) this.parts.sendFrame({ type: "stream.sync", stream_id });
+    return live;
+  }
+
   /** Makes a fresh secret at once. Throws `KeyUnavailable` where the server refuses one. */
   rotate(): Promise<void> {
     return this.parts.rotator.rotate(this.id);
@@ -171,6 +295,35 @@ export class Conversation {
     const path = `/groups/${this.id}/members`;
     await this.#http.data({ method: "POST", path, body: { user_ids: userIds } });
     this.parts.session.forget(this.id);
+  }
+
+  /** Another role for a member of a group. */
+  async setRole(principalId: string, role: "owner" | "admin" | "member"): Promise<void> {
+    const path = `/groups/${this.id}/members/${principalId}`;
+    await this.#http.data({ method: "PATCH", path, body: { role } });
+  }
+
+  /** Another title, which the service reads. */
+  setTitle(title: string): Promise<void> {
+    return this.#update({ title });
+  }
+
+  /** From now on the service takes nothing in clear here. There is no way back. */
+  requireEncryption(): Promise<void> {
+    return this.#update({ encryption: "required" });
+  }
+
+  async #update(body: object): Promise<void> {
+    await this.#http.data({ method: "PATCH", path: `/conversations/${this.id}`, body });
+    this.parts.session.forget(this.id);
+  }
+
+  /** Removes an agent from a group, and rotates at once. */
+  async removeAgent(instanceId: string): Promise<void> {
+    const path = `/groups/${this.id}/agent-instances/${instanceId}`;
+    await this.#http.data({ method: "DELETE", path });
+    await this.parts.session.mustRotate(this.id);
+    await this.rotate();
   }
 
   /** Invites an agent to a group; an `addressed` one reads only what names it. */
@@ -208,18 +361,36 @@ export class Conversation {
     do {
       const query = { limit: options.limit ?? 50, cursor };
       const page = await this.#http.call<Message[]>({ method: "GET", path, query });
-      const newestFirst: ReceivedMessage[] = [];
-      // A message is known before the replies to it.
-      for (const message of page.data.reverse())
-        newestFirst.unshift(await this.open(message, false));
-      yield* newestFirst;
+      yield* (await this.#openAll(page.data.reverse())).reverse();
       cursor = page.nextCursor ?? undefined;
     } while (cursor);
+  }
+
+  /** Pages of the history, the newest first, with the messages that refer to theirs. */
+  async *pages(options: { limit?: number } = {}): AsyncGenerator<HistoryPage> {
+    const path = `/conversations/${this.id}/messages`;
+    let cursor: string | undefined;
+    do {
+      const query = { limit: options.limit ?? 50, cursor, include: "refs" };
+      const page = await this.#http.call<Message[]>({ method: "GET", path, query });
+      const messages = (await this.#openAll(page.data.reverse())).reverse();
+      const refs = await this.#openAll((page.body["refs"] as Message[] | undefined) ?? []);
+      yield { messages, refs, refsTruncated: page.body["refs_truncated"] === true };
+      cursor = page.nextCursor ?? undefined;
+    } while (cursor);
+  }
+
+  /** A message is known before the replies to it. */
+  async #openAll(messages: readonly Message[]): Promise<ReceivedMessage[]> {
+    const opened: ReceivedMessage[] = [];
+    for (const message of messages) opened.push(await this.open(message, false));
+    return opened;
   }
 
   /** `isLive`: from the inbox, not from the history. */
   async open(message: Message, isLive: boolean): Promise<ReceivedMessage> {
     const { session } = this.parts;
+    if (isGone(message)) return { message, opened: null, fault: null };
     try {
       if (message.payload?.["type"] !== "encrypted") return await this.#openClear(message);
       const opened = await session.openMessage(message, isLive);

@@ -38,6 +38,7 @@ export interface CreateOptions {
 export interface DeviceEvents {
   readonly onKeys: (keys: DeviceKeys) => void;
   readonly onRevoked: () => Promise<void>;
+  readonly introducedBy: (deviceId: string) => Promise<string[]>;
   readonly onWithdraw: (agentId: string, scope: string | null) => Promise<void>;
   /** The backup that was restored is not of the key that the directory shows for its device. */
   readonly onOldBackup: (keyId: string) => void;
@@ -62,10 +63,24 @@ export class Devices {
   }
 
   /**
-   * Revokes a device at once. The conversations of the last 7 days get fresh secrets now, and all
-   * others with the next send.
+   * The other devices whose keys `deviceId` introduced, directly or by another one: after a theft,
+   * these may be the thief's. This device is not among them.
    */
-  async revoke(deviceId: string): Promise<void> {
+  async introducedBy(deviceId: string): Promise<string[]> {
+    const found = await this.events.introducedBy(deviceId);
+    return found.filter((id) => id !== this.account.deviceId);
+  }
+
+  /**
+   * Revokes a device at once, and also those that `introducedBy()` names if asked to. The
+   * conversations of the last 7 days get fresh secrets now, and all others with the next send.
+   */
+  async revoke(
+    deviceId: string,
+    { withIntroduced = false }: { readonly withIntroduced?: boolean } = {},
+  ): Promise<void> {
+    const others = withIntroduced ? await this.introducedBy(deviceId) : [];
+    for (const other of others) await this.revoke(other);
     await this.account.http.data({ method: "DELETE", path: `/users/me/devices/${deviceId}` });
     if (deviceId !== this.account.deviceId) await this.events.onRevoked();
   }
@@ -86,9 +101,16 @@ export class Devices {
     this.events.onKeys(keys);
   }
 
-  /** Makes keys for this device and backs them up. */
+  /**
+   * Makes keys for this device and backs them up. The account's password is refused as protection,
+   * since the server sees that one.
+   */
   async create(protectionPassword: string, options: CreateOptions = {}): Promise<DeviceKeys> {
-    checkProtectionPassword(protectionPassword, options.accountPassword);
+    const isSeen = await this.account.isPassword(protectionPassword);
+    checkProtectionPassword(
+      protectionPassword,
+      isSeen ? protectionPassword : options.accountPassword,
+    );
     return this.#setUp(protectionPassword, [], null, options.costs);
   }
 

@@ -1,9 +1,6 @@
 /** Events of a person's socket, opened and in order. */
 import { DecryptError } from "../e2ee/errors.js";
-import { Kind } from "../e2ee/context.js";
 import type { Principal } from "../e2ee/keys.js";
-import { principalName } from "../e2ee/keys.js";
-import { Recent } from "../e2ee/native.js";
 import { isOfItsConversation } from "../core/opened.js";
 import { type Session, observe } from "../core/session.js";
 import type { EventObject, Grant, MemberChange, Message, ToolCall } from "../core/types.js";
@@ -12,6 +9,7 @@ import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
 import type { Frame } from "../transport/socket.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
+import { StreamReader } from "./streams.js";
 import { type ConsentKeeper, type ToolRequest, openToolRequest, withdrawGrant } from "./tool-requests.js";
 
 /** An event that `events()` yields. */
@@ -33,6 +31,31 @@ export type ClientEvent =
       readonly append: string;
       readonly sender: Principal;
     }
+  /** All that an agent has written so far, up to piece `n`. It replaces the pieces before. */
+  | {
+      readonly type: "checkpoint";
+      readonly conversationId: string;
+      readonly streamId: string;
+      readonly n: number;
+      readonly text: string;
+      readonly sender: Principal;
+    }
+  /** What an agent does while it writes nothing, such as a search. The next piece ends it. */
+  | {
+      readonly type: "status";
+      readonly conversationId: string;
+      readonly streamId: string;
+      readonly text: string;
+      readonly sender: Principal;
+    }
+  /** What an agent was writing becomes no message. */
+  | {
+      readonly type: "stream_cancelled";
+      readonly conversationId: string;
+      readonly streamId: string;
+      readonly reason: string | null;
+      readonly sender: Principal;
+    }
   | {
       readonly type: "typing";
       readonly conversationId: string;
@@ -41,9 +64,6 @@ export type ClientEvent =
     }
   | { readonly type: "caught_up" };
 
-/** Streams that are remembered: the agents of a person have a few each. */
-const MAX_STREAMS = 1_000;
-
 export interface EventReaderParts {
   readonly session: Session;
   readonly hooks: HookCaller;
@@ -51,20 +71,23 @@ export interface EventReaderParts {
   readonly consents: ConsentKeeper;
   /** Null before this device has keys. */
   readonly conversation: (id: string) => Conversation | null;
+  /** Writes a frame; false while there is no connection. */
+  readonly send: (frame: Frame) => boolean;
 }
 
 export class EventReader {
-  /** The number that a stream's next piece has at least: an earlier one was shown before. */
-  readonly #nextPiece = new Recent<number>(MAX_STREAMS);
+  readonly #streams: StreamReader;
 
-  constructor(private readonly parts: EventReaderParts) {}
+  constructor(private readonly parts: EventReaderParts) {
+    const { session, send } = parts;
+    const tell = (reason: string, id: string): void => this.#tell(reason, null, id);
+    this.#streams = new StreamReader({ session, send, tell });
+  }
 
   async read(frame: Frame): Promise<ClientEvent[]> {
     switch (frame.type) {
       case "event":
         return this.#readEvent(frame as unknown as EventObject);
-      case "stream.delta":
-        return this.#readDelta(frame);
       case "typing":
         return [
           {
@@ -77,7 +100,7 @@ export class EventReader {
       case "caught_up":
         return [{ type: "caught_up" }];
       default:
-        return [];
+        return frame.type.startsWith("stream.") ? this.#streams.read(frame) : [];
     }
   }
 
@@ -163,34 +186,6 @@ export class EventReader {
 
   #tell(reason: string, event_id: string | null, conversation_id: string | null): void {
     this.parts.hooks.call("undecryptable", { reason, event_id, conversation_id });
-  }
-
-  /**
-   * A piece counts only while its message is not there, for some minutes, and above the pieces
-   * before it: a piece that comes again is not shown again.
-   */
-  async #readDelta(frame: Frame): Promise<ClientEvent[]> {
-    const streamId = String(frame["stream_id"]);
-    const conversationId = String(frame["conversation_id"]);
-    const n = Number(frame["n"]);
-    const { data, sender } = frame as { data?: unknown; sender?: Principal };
-    if (!sender) return [];
-    try {
-      if (typeof data !== "string") throw new DecryptError("clear");
-      const { session } = this.parts;
-      if (session.isRemembered(conversationId, sender, streamId)) return [];
-      const name = `${principalName(sender)}:${streamId}`;
-      if (n < (this.#nextPiece.get(name) ?? 0)) return [];
-      const place = { kind: Kind.delta, streamId, n } as const;
-      const shown = await session.openText(conversationId, data, place, sender);
-      this.#nextPiece.set(name, n + 1);
-      const append = String(shown.opened!.content["append"] ?? "");
-      return [{ type: "delta", conversationId, streamId, n, append, sender }];
-    } catch (error) {
-      if (!(error instanceof DecryptError)) throw error;
-      this.#tell(error.reason, null, conversationId);
-      return [];
-    }
   }
 }
 

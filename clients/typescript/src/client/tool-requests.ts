@@ -12,9 +12,10 @@ import { Kind, type RequestPlace, requestDigest } from "../e2ee/context.js";
 import { envelopeOf } from "../e2ee/envelope.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Principal } from "../e2ee/keys.js";
+import { isSameId } from "../core/opened.js";
 import type { Session } from "../core/session.js";
 import type { Grant, ToolCall } from "../core/types.js";
-import { NotApproved } from "../errors.js";
+import { ApiError, NotApproved } from "../errors.js";
 
 /** Runs a tool; the arguments are decrypted. Its result is a JSON value. */
 export type ToolRun = (tool: string, args: JsonObject) => unknown;
@@ -129,8 +130,16 @@ export class ToolRequest {
     return this.consents.tool(this.call.tool) !== undefined;
   }
 
+  /** This person is asked, and no other device of theirs. */
+  get #isForMe(): boolean {
+    const { self, deviceId } = this.parts.session.options;
+    const named = this.place.deviceId;
+    const isMine = isSameId(self.id, this.place.userId);
+    return isMine && (named === null || named === deviceId);
+  }
+
   #decide(): Decision {
-    return this.consents.decide(
+    const decision = this.consents.decide(
       this.parts.session.options.self,
       this.#conversation,
       this.#agent,
@@ -138,6 +147,7 @@ export class ToolRequest {
       this.call.sensitivity,
       Date.now(),
     );
+    return decision === "repeated" || this.#isForMe ? decision : "unable";
   }
 
   /**
@@ -160,6 +170,7 @@ export class ToolRequest {
   async remember({ days = MAX_REMEMBERED_DAYS }: { readonly days?: number } = {}): Promise<void> {
     const { sensitivity } = this.call;
     const now = Date.now();
+    if (!this.#isForMe) throw new UsageError("another device is asked");
     this.consents.remember(
       this.#conversation,
       this.#agent,
@@ -179,15 +190,36 @@ export class ToolRequest {
   }
 
   /**
+   * Keeps a request that names no device for this one. False if another device has it.
+   */
+  async #claim(): Promise<boolean> {
+    if (this.place.deviceId !== null) return true;
+    const { request_id, agent_id } = this.call;
+    try {
+      await this.parts.session.options.http.data({
+        method: "POST",
+        path: `/artifact-requests/${request_id}/claim`,
+        body: { agent_id },
+        repeatable: true,
+      });
+      return true;
+    } catch (error) {
+      if (error instanceof ApiError && error.code === "ALREADY_DECIDED") return false;
+      throw error;
+    }
+  }
+
+  /**
    * Runs the tool once if it may run, and answers with its result in this device's name. Without
-   * `run`, the handler of the device's table runs. Throws `NotApproved` unless the device's records
+   * `run`, the handler of the device's table runs. A request that names no device runs on the first
+   * one that claims it; on the others nothing runs. Throws `NotApproved` unless the device's records
    * allow it or `approve()` was called on this request. A tool that this device does not know is
    * answered as `unknown_tool`.
    */
   async execute(run?: ToolRun): Promise<void> {
     const decision = this.#decide();
     if (decision === "repeated") return;
-    if (!this.isKnown) return this.#refuse("failed", "unknown_tool");
+    if (!this.isKnown && this.#isForMe) return this.#refuse("failed", "unknown_tool");
     if (decision !== "execute" && !(decision === "ask" && this.#isApproved)) {
       throw new NotApproved();
     }
@@ -198,6 +230,7 @@ export class ToolRequest {
     const { room } = await this.parts.session.load(conversation_id);
     if (!room.isMember(this.#agent)) throw new NotApproved("the agent is no member here");
     await this.parts.prepare(conversation_id);
+    if (!(await this.#claim())) return;
     this.#isApproved = false;
     if (!(await this.#begin())) return;
     let result: JsonObject | null;
@@ -220,7 +253,7 @@ export class ToolRequest {
   }
 
   async #respond(status: string, reason: string | null, content: JsonObject): Promise<void> {
-    const { request_id, conversation_id } = this.call;
+    const { request_id, conversation_id, agent_id } = this.call;
     const place = {
       kind: Kind.response,
       digest: this.digest,
@@ -235,7 +268,7 @@ export class ToolRequest {
     await session.options.http.data({
       method: "POST",
       path: `/artifact-requests/${request_id}/response`,
-      body: { status, ...(reason ? { reason } : {}), payload },
+      body: { agent_id, status, ...(reason ? { reason } : {}), payload },
       repeatable: true,
     });
   }

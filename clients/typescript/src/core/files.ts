@@ -5,10 +5,37 @@ import { type FileContent, fileHash, fileKey, openFile, sealFile } from "../e2ee
 import type { Http } from "../transport/http.js";
 import type { ConfirmedUpload, RequestedUpload } from "./types.js";
 
+/** A small picture of a file: PNG, JPEG or WebP of at most 24 KiB. */
+export interface Thumbnail {
+  readonly contentType: string;
+  readonly bytes: Uint8Array;
+  readonly width: number;
+  readonly height: number;
+}
+
 export interface NewFile {
   readonly name: string;
   readonly contentType: string;
   readonly bytes: Uint8Array;
+  readonly caption?: string;
+  /** By default readers take it from the content type. */
+  readonly kind?: "image" | "audio" | "video" | "document";
+  readonly thumbnail?: Thumbnail;
+}
+
+/** The fields that readers show beside the name. */
+function shownFields({ caption, kind, thumbnail }: NewFile): Partial<FileContent> {
+  const picture = thumbnail && {
+    content_type: thumbnail.contentType,
+    data: base64(thumbnail.bytes),
+    width: thumbnail.width,
+    height: thumbnail.height,
+  };
+  return {
+    ...(caption === undefined ? {} : { caption }),
+    ...(kind === undefined ? {} : { kind }),
+    ...(picture ? { thumbnail: picture } : {}),
+  };
 }
 
 const UPLOAD_NAME = "blob";
@@ -55,11 +82,12 @@ export async function uploadFile(
     size: file.bytes.length,
     sha256: sealed.sha256,
     key: base64(sealed.key),
+    ...shownFields(file),
   };
 }
 
 /** The sender names the object, so the name must not lead to any other route. */
-function objectPath(objectKey: unknown): string {
+export function objectPath(objectKey: unknown): string {
   const isPlain = typeof objectKey === "string" && /^[A-Za-z0-9._/-]+$/.test(objectKey);
   if (!isPlain || objectKey.includes("..")) throw new DecryptError("malformed");
   return `/objects/${objectKey}`;

@@ -3,10 +3,11 @@ import { equal, hex, idBytes, isId } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import type { Principal } from "../e2ee/keys.js";
 import type { Notice, Pin } from "../e2ee/trust.js";
-import type { EventObject } from "./types.js";
+import type { EventObject, Message } from "./types.js";
 
 /** The sender of something, as far as it is proven. */
 export interface OpenedSender extends Principal {
+  /** By the server's word: a signature names a key, and no device. */
   readonly deviceId: string | null;
   /** An accepted key has signed it. */
   readonly authentic: boolean;
@@ -29,8 +30,15 @@ export function isSameId(one: unknown, other: unknown): boolean {
   return isId(one) && isId(other) && equal(idBytes(one), idBytes(other));
 }
 
+/** Whether the service says that it has deleted or purged the payload. */
+export function isGone({ payload, deleted_at, purged }: Message): boolean {
+  return payload === null && (Boolean(deleted_at) || purged === true);
+}
+
 export interface OpenedMessage {
   readonly content: JsonObject;
+  /** Its exact text, as it was sealed. In clear, names are sorted and there are no spaces. */
+  readonly source: string;
   readonly encrypted: boolean;
   readonly sender: OpenedSender;
   /** Signed; null in clear. */

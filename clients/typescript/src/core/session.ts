@@ -1,17 +1,28 @@
 /** The conversations of a principal: the secrets that open, and those that may seal. */
-import { type Bytes, base64, fromBase64, hex, idBytes, isId } from "../e2ee/bytes.js";
+import { clearContent } from "../e2ee/approval.js";
+import { type Bytes, base64, fromBase64, fromUtf8, idBytes, isId, ulid } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
 import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
 import type { EpochKey } from "../e2ee/epoch.js";
 import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
-import { type EpochMarks, type Incoming, NO_MARKS, Room, type Shown } from "../e2ee/room.js";
+import {
+  type EpochMarks,
+  type Incoming,
+  NO_MARKS,
+  Room,
+  type Shown,
+  mergedMarks,
+  messageName,
+} from "../e2ee/room.js";
+import { Texts } from "../e2ee/texts.js";
 import type { Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Logger } from "../hooks.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
+import { resolvedContent } from "./large.js";
 import { Envelopes, type OpenedMessage, proof } from "./opened.js";
 import type {
   Conversation,
@@ -41,7 +52,7 @@ export interface SessionOptions {
   readonly opening: readonly OpeningKeys[];
   readonly deviceId: string | null;
   readonly pins: Trust;
-  readonly marks: ReadonlyMap<string, EpochMarks>;
+  readonly marks: ReadonlyMap<string, EpochMarks> | Texts<EpochMarks>;
   /** An agent's developer takes clear text. */
   readonly allowsClear: boolean;
   /** An agent's bound for the age of messages, in milliseconds. */
@@ -66,6 +77,9 @@ export interface Entry {
   loading: Promise<void> | null;
   readonly envelopes: Envelopes;
 }
+
+/** The conversations in memory. Of all others, their marks and the handled messages are kept. */
+export const MAX_ROOMS = 1_000;
 
 /** How long an old secret goes on while the server refuses a fresh one. */
 const ROTATION_GRACE_MS = 10 * 60_000;
@@ -93,16 +107,32 @@ export class RotationGrace {
 export class Session {
   readonly directory: Directory;
   readonly grace = new RotationGrace();
-  /** By the bytes of their ids: another spelling is no other conversation. */
-  readonly #entries = new Map<string, Entry>();
-  readonly #stored = new Map<string, readonly [id: string, marks: EpochMarks]>();
+  /**
+   * The rooms that were used last, by the bytes of their ids: another spelling is no other
+   * conversation. Whoever still has another one keeps it, and others find it there.
+   */
+  readonly #recent = new Map<string, Entry>();
+  readonly #released = new Map<string, WeakRef<Entry>>();
+  readonly #forgotten = new FinalizationRegistry<string>((name) => {
+    if (!this.#released.get(name)?.deref()) this.#released.delete(name);
+  });
+  /** The marks of all conversations, each under one spelling of its id. */
+  readonly #marks: Texts<EpochMarks>;
+  /** The spellings that are not `nameOf`, by that. */
+  readonly #spellings = new Map<string, string>();
+  /** What was handled in conversations whose rooms are not in memory. */
+  readonly #handled = new Map<string, string>();
+  #changed = new Set<string>();
 
   constructor(readonly options: SessionOptions) {
-    for (const mark of options.marks) this.#stored.set(hex(idBytes(mark[0])), mark);
+    const { marks } = options;
+    this.#marks = marks instanceof Texts ? marks : Texts.of(Object.fromEntries(marks));
+    for (const id of this.#marks.names()) this.#spell(nameOf(id), id);
     this.directory = new Directory(options.http, options.pins, (notices) => {
       options.onLearned?.();
       for (const notice of notices) {
-        for (const entry of this.#entries.values()) entry.room.keysChanged(notice.about);
+        for (const entry of this.#entries()) entry.room.keysChanged(notice.about);
+        if (options.self.type === "user") this.#noteChanged(notice.about);
         options.onNotice(notice, null);
       }
     });
@@ -112,40 +142,137 @@ export class Session {
     return this.options.signer !== null;
   }
 
+  #spell(name: string, id: string): void {
+    if (name === id) this.#spellings.delete(name);
+    else this.#spellings.set(name, id);
+  }
+
+  #spelled(name: string): string {
+    return this.#spellings.get(name) ?? name;
+  }
+
   #entry(conversationId: string): Entry {
-    const bytes = idBytes(conversationId);
-    const name = hex(bytes);
-    let entry = this.#entries.get(name);
-    if (!entry) {
-      const { allowsClear, onLearned } = this.options;
-      const [id, marks] = this.#stored.get(name) ?? [conversationId];
-      const room = new Room(bytes, allowsClear, marks, () => onLearned?.());
-      entry = {
-        id,
-        room,
-        info: null,
-        recipients: [],
-        members: new Map(),
-        isStale: true,
-        loading: null,
-        envelopes: new Envelopes(),
-      };
-      this.#entries.set(name, entry);
+    const name = nameOf(conversationId);
+    return this.#use(name, this.#inMemory(name) ?? this.#resumed(name, conversationId));
+  }
+
+  #inMemory(name: string): Entry | undefined {
+    return this.#recent.get(name) ?? this.#released.get(name)?.deref();
+  }
+
+  *#entries(): Generator<Entry> {
+    yield* this.#recent.values();
+    for (const [name, released] of this.#released) {
+      const entry = this.#recent.has(name) ? undefined : released.deref();
+      if (entry) yield entry;
     }
+  }
+
+  #use(name: string, entry: Entry): Entry {
+    this.#recent.delete(name);
+    this.#recent.set(name, entry);
+    if (this.#recent.size > MAX_ROOMS) this.#release();
     return entry;
   }
 
+  #release(): void {
+    const [name, entry] = this.#recent.entries().next().value!;
+    this.#recent.delete(name);
+    this.#released.set(name, new WeakRef(entry));
+    this.#forgotten.register(entry, name);
+    const { remembered } = entry.room;
+    if (remembered) this.#handled.set(name, remembered);
+  }
+
+  #resumed(name: string, conversationId: string): Entry {
+    const kept = this.#marks.get(this.#spelled(name));
+    const id = kept ? this.#spelled(name) : conversationId;
+    const marks = kept ?? NO_MARKS;
+    const { allowsClear } = this.options;
+    const room: Room = new Room(idBytes(id), allowsClear, marks, () =>
+      this.#putMarks(name, id, room.marks),
+    );
+    room.rememberAll(this.#handled.get(name) ?? "");
+    this.#handled.delete(name);
+    return {
+      id,
+      room,
+      info: null,
+      recipients: [],
+      members: new Map(),
+      isStale: true,
+      loading: null,
+      envelopes: new Envelopes(),
+    };
+  }
+
+  #putMarks(name: string, id: string, marks: EpochMarks): void {
+    this.#spell(name, id);
+    this.#marks.put(id, marks);
+    this.#changed.add(name);
+    this.options.onLearned?.();
+  }
+
+  /** A rotation is due where somebody reads, also where the room is not in memory. */
+  #noteChanged(who: Principal): void {
+    const member = principalName(who);
+    for (const id of this.#marks.names()) {
+      const name = nameOf(id);
+      if (this.#inMemory(name) || this.#spelled(name) !== id) continue;
+      const marks = this.#marks.get(id)!;
+      if (!marks.changed && marks.members && member in marks.members)
+        this.#putMarks(name, id, { ...marks, changed: true });
+    }
+  }
+
   #known(conversationId: string): Entry | undefined {
-    return isId(conversationId) ? this.#entries.get(hex(idBytes(conversationId))) : undefined;
+    if (!isId(conversationId)) return undefined;
+    const name = nameOf(conversationId);
+    const isThere = this.#inMemory(name) !== undefined || this.#handled.has(name);
+    return isThere ? this.#entry(conversationId) : undefined;
   }
 
   /** What a store keeps of conversations, also of those that were not used since. */
   marks(): Map<string, EpochMarks> {
-    const marks = new Map(this.options.marks);
-    for (const { id, room } of this.#entries.values()) {
-      if (room.marks !== NO_MARKS) marks.set(id, room.marks);
+    return new Map([...this.#marks.names()].map((id) => [id, this.#marks.get(id)!]));
+  }
+
+  /** The marks that have changed since the last question. */
+  takeChanged(): { readonly names: ReadonlySet<string>; readonly marks: Record<string, EpochMarks> } {
+    const names = this.#changed;
+    this.#changed = new Set();
+    const ids = [...names].map((name) => this.#spelled(name));
+    return { names, marks: Object.fromEntries(ids.map((id) => [id, this.#marks.get(id)!])) };
+  }
+
+  /** Takes over what another process of this principal has stored. */
+  takeOver(marks: Readonly<Record<string, EpochMarks>>, handled: readonly Handled[]): void {
+    for (const [id, theirs] of Object.entries(marks)) {
+      const name = nameOf(id);
+      const own = this.#changed.has(name) ? this.#marks.get(this.#spelled(name)) : undefined;
+      this.#spell(name, id);
+      this.#marks.put(id, own ? mergedMarks(own, theirs) : theirs);
+      // Its room begins anew with these marks when it is used.
+      const entry = this.#inMemory(name);
+      if (!entry) continue;
+      this.#recent.delete(name);
+      this.#released.delete(name);
+      this.#handled.set(name, entry.room.remembered);
     }
-    return marks;
+    for (const { conversationId, sender, clientMessageId } of handled) {
+      const name = nameOf(conversationId);
+      const entry = this.#inMemory(name);
+      if (entry) entry.room.remember(sender, clientMessageId);
+      else {
+        const before = this.#handled.get(name) ?? "";
+        this.#handled.set(name, before + messageName(sender, clientMessageId));
+      }
+    }
+  }
+
+  /** A store did not keep what `takeChanged` gave. */
+  notKept(names: Iterable<string>): void {
+    for (const name of names) this.#changed.add(name);
   }
 
   /** The conversation with its members, their keys, and this member's newest wrap. */
@@ -247,7 +374,7 @@ export class Session {
 
   /** The server cannot say what happened meanwhile, so everything is read again. */
   missedEvents(): void {
-    for (const entry of this.#entries.values()) entry.isStale = true;
+    for (const entry of this.#entries()) entry.isStale = true;
   }
 
   /** Takes note of what an event says about keys and members, before anybody handles it. */
@@ -288,7 +415,7 @@ export class Session {
   }
 
   async #principalChanged(principal: Principal): Promise<void> {
-    for (const entry of this.#entries.values()) {
+    for (const entry of this.#entries()) {
       if (entry.room.isMember(principal)) entry.isStale = true;
     }
     if (this.options.pins.isKnown(principal)) await this.directory.refresh(principal);
@@ -296,7 +423,7 @@ export class Session {
 
   /** After a tap: what waited under the key is read again. */
   reconsider(principal: Principal): void {
-    for (const entry of this.#entries.values()) {
+    for (const entry of this.#entries()) {
       if (!entry.room.isMember(principal)) continue;
       entry.room.keysChanged(principal);
       entry.isStale = true;
@@ -363,7 +490,8 @@ export class Session {
     this.sawEnvelope(message);
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const envelope = envelopeOf(message.payload);
-    const clientMessageId = message.client_message_id;
+    // A decision has no id of its own: it is named by the approval that it answers.
+    const clientMessageId = message.client_message_id ?? message.in_reply_to;
     const named = [clientMessageId, message.conversation_id, sender.id];
     if (!clientMessageId || !named.every((id) => isId(id!))) throw new DecryptError("malformed");
     const place: Place = { kind: Kind.message, clientMessageId, inReplyTo: message.in_reply_to };
@@ -372,11 +500,13 @@ export class Session {
     const incoming = { sender, place, envelope, createdAt, isLive, answered };
     const shown = await this.open(message.conversation_id, incoming);
     const { room } = shown.entry;
+    const { content, contentBytes } = shown.opened!;
+    const sealed = { content, source: fromUtf8(contentBytes) };
     const re = await envelopeHash(envelope);
     this.#note(shown.entry, message.message_id, re);
     if (isLive) this.#count(shown.entry, shown.opened!.header.epoch);
     return {
-      content: shown.opened!.content,
+      ...(await resolvedContent(this.options.http, sealed)),
       encrypted: true,
       sender: {
         ...sender,
@@ -414,9 +544,18 @@ export class Session {
 
   /** The messages that an earlier run has handled, oldest first. */
   resumeHandled(handled: Iterable<Handled>): void {
+    // Most conversations have one: a list for each would be several times as large.
+    const found = new Map<string, string | string[]>();
     for (const { conversationId, sender, clientMessageId } of handled) {
-      this.#entry(conversationId).room.remember(sender, clientMessageId);
+      const name = nameOf(conversationId);
+      const before = found.get(name);
+      const message = messageName(sender, clientMessageId);
+      if (before === undefined) found.set(name, message);
+      else if (typeof before === "string") found.set(name, [before, message]);
+      else before.push(message);
     }
+    for (const [name, all] of found)
+      this.#handled.set(name, typeof all === "string" ? all : all.join(""));
   }
 
   hasHandled({ conversation_id, client_message_id, sender }: Message): boolean {
@@ -436,6 +575,7 @@ export class Session {
     const proof = { authentic: false, pinned: false, verified: false, member };
     return {
       content: message.payload ?? {},
+      source: clearContent(message.payload ?? {}),
       encrypted: false,
       sender: { ...sender, deviceId: message.sender.device_id ?? null, ...proof },
       sentAt: null,
@@ -527,4 +667,9 @@ export async function observe(
 
 function principalOf(member: Member): Principal {
   return { type: member.principal_type, id: member.principal_id };
+}
+
+/** The spelling of the service. It is not copied: a hundred thousand are in memory. */
+function nameOf(id: string): string {
+  return /^[0-7][0-9A-HJKMNP-TV-Z]{25}$/.test(id) ? id : ulid(idBytes(id));
 }

@@ -7,11 +7,17 @@ type Schemas = components["schemas"];
 /** A shape whose payload is any JSON object. */
 type WithPayload<T> = Omit<T, "payload"> & { payload: JsonObject | null };
 
-export type Message = WithPayload<Schemas["Message"]>;
+export type Message = WithPayload<Schemas["Message"]> & {
+  readonly refs?: string[] | null;
+  readonly deleted_at?: string | null;
+  readonly deleted_by?: string | null;
+};
 export type Conversation = Schemas["Conversation"];
 export type Member = Schemas["Member"];
 export type MemberChange = Schemas["MemberChange"];
 export type Sent = Schemas["Sent"];
+/** What an agent is writing. `n` is the number of the next piece. */
+export type LiveStream = Schemas["LiveStream"];
 export type OwnGroupKeys = Schemas["OwnGroupKeys"];
 export type KeyRotation = Schemas["KeyRotation"];
 export type KeyDirectory = Schemas["KeyDirectory"];
@@ -25,6 +31,8 @@ export type ToolCallOutcome = Omit<Schemas["ToolCallOutcome"], "payload"> & {
 };
 export type SignedIn = Schemas["SignedIn"];
 export type StoredDevice = Schemas["Device"];
+export type SessionInfo = Schemas["Session"];
+export type SessionChange = Schemas["SessionChange"];
 export type KeyBackup = Schemas["KeyBackup"];
 export type RequestedUpload = Schemas["RequestedUpload"];
 export type ConfirmedUpload = Schemas["ConfirmedUpload"];

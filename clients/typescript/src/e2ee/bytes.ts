@@ -70,12 +70,17 @@ export function label(name: string): Bytes {
   return utf8(`blindpipe/1/${name}\0`);
 }
 
-const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
+const HEX = "0123456789abcdef";
+/** A text that is added to piece by piece takes much more memory. */
+const ASCII = new TextDecoder();
 
 export function hex(bytes: Uint8Array): string {
-  let text = "";
-  for (let i = 0; i < bytes.length; i++) text += HEX[bytes[i]!];
-  return text;
+  const digits = new Uint8Array(2 * bytes.length);
+  for (const [i, byte] of bytes.entries()) {
+    digits[2 * i] = HEX.charCodeAt(byte >> 4);
+    digits[2 * i + 1] = HEX.charCodeAt(byte & 15);
+  }
+  return ASCII.decode(digits);
 }
 
 export function fromHex(text: string): Bytes {
@@ -133,6 +138,18 @@ export function compare(a: Uint8Array, b: Uint8Array): number {
   return a.length - b.length;
 }
 
+const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
+  let crc = byte;
+  for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
+  return crc;
+});
+
+export function crc32(bytes: Uint8Array): number {
+  let crc = ~0;
+  for (const byte of bytes) crc = (crc >>> 8) ^ CRC_TABLE[(crc ^ byte) & 0xff]!;
+  return ~crc >>> 0;
+}
+
 export function isZero(bytes: Uint8Array): boolean {
   return bytes.every((byte) => byte === 0);
 }
@@ -184,13 +201,19 @@ export function isId(text: string): boolean {
 }
 
 export function ulid(bytes: Uint8Array): string {
-  let number = BigInt(`0x${hex(bytes)}`);
-  let text = "";
-  for (let i = 0; i < 26; i++) {
-    text = CROCKFORD[Number(number & 31n)] + text;
-    number >>= 5n;
+  const digits = new Uint8Array(26);
+  // 26 digits of 5 bits are 130 bits; the first two are zero.
+  let bits = 0;
+  let held = 2;
+  let at = 0;
+  for (const byte of bytes) {
+    bits = (bits << 8) | byte;
+    for (held += 8; held >= 5; bits &= (1 << held) - 1) {
+      held -= 5;
+      digits[at++] = CROCKFORD.charCodeAt(bits >> held);
+    }
   }
-  return text;
+  return ASCII.decode(digits);
 }
 
 export function uuid(bytes: Uint8Array): string {

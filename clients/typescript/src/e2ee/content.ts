@@ -48,11 +48,16 @@ function faultWithin(value: object, depth: number): string | null {
 
 /** Content as it is signed and sealed. Throws `UsageError` for what is never sealed. */
 export function encodeContent(content: object): Bytes {
+  return encodeLargeContent(content, MAX_CONTENT_BYTES);
+}
+
+/** As `encodeContent`, for what is sealed as a file. */
+export function encodeLargeContent(content: object, maxBytes: number): Bytes {
   const found = isObject(content) ? fault(content, 0) : "no object";
   if (found) throw new UsageError(`content is not sealed: ${found}`);
   const bytes = utf8(JSON.stringify(content));
-  if (bytes.length > MAX_CONTENT_BYTES) {
-    throw new UsageError("content is larger than 720 KiB: send it as a file");
+  if (bytes.length > maxBytes) {
+    throw new UsageError("content is too large: send it as a file");
   }
   return bytes;
 }
@@ -69,8 +74,8 @@ export function checkContent(bytes: Bytes): Bytes {
 }
 
 /** Of a name given twice the last counts. Throws `malformed` if it is too large, or `not_json`. */
-export function decodeContent(bytes: Uint8Array): JsonObject {
-  if (bytes.length > MAX_CONTENT_BYTES) throw new DecryptError("malformed");
+export function decodeContent(bytes: Uint8Array, maxBytes = MAX_CONTENT_BYTES): JsonObject {
+  if (bytes.length > maxBytes) throw new DecryptError("malformed");
   let value: unknown;
   try {
     value = JSON.parse(fromUtf8(bytes));

@@ -13,6 +13,10 @@ export interface MessagePlace {
   readonly inReplyTo?: string | null | undefined;
 }
 
+/** The number under which a status of a stream is sealed. */
+export const STATUS_NUMBER = Number.MAX_SAFE_INTEGER;
+
+/** Of a piece of a stream, of a checkpoint up to it, or of a status. */
 export interface DeltaPlace {
   readonly kind: typeof Kind.delta;
   readonly streamId: string;

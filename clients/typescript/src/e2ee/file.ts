@@ -91,6 +91,15 @@ export interface FileContent {
   readonly sha256: string;
   /** The file's key in base64. */
   readonly key: string;
+  readonly caption?: string;
+  readonly kind?: "image" | "audio" | "video" | "document";
+  readonly thumbnail?: {
+    readonly content_type: string;
+    /** Base64 of at most 24 KiB. */
+    readonly data: string;
+    readonly width: number;
+    readonly height: number;
+  };
 }
 
 /** Throws `malformed` for what is no key. */

@@ -49,6 +49,7 @@ export {
   restoreBackup,
   sealBackup,
 } from "./backup.js";
+export * from "./approval.js";
 export * from "./safety.js";
 export * from "./replies.js";
 export * from "./key-log.js";

@@ -5,6 +5,7 @@ import {
   EMPTY,
   base64url,
   concat,
+  crc32,
   equal,
   fromBase64,
   fromHex,
@@ -136,15 +137,6 @@ export function generatePrivateKeys(): PrivateKeys {
 }
 
 const AGENT_KEY_PREFIX = "bpk_";
-
-function crc32(bytes: Uint8Array): number {
-  let crc = ~0;
-  for (const byte of bytes) {
-    crc ^= byte;
-    for (let bit = 0; bit < 8; bit++) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
-  }
-  return ~crc >>> 0;
-}
 
 /** The seed of one agent of one deployment. It does not print. */
 export class AgentKey {

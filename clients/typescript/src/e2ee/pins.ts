@@ -101,6 +101,17 @@ export function newPin(id: string, key: DirectoryKey, standing: Standing, now: n
   };
 }
 
+/** Joins what two processes have learned of a key at once. In doubt it waits, or has left. */
+export function mergePin(own: Pin, other: Pin): void {
+  const isVerified = own.standing === "verified" || other.standing === "verified";
+  const lower = RANK[own.standing] <= RANK[other.standing] ? own.standing : other.standing;
+  own.standing = isVerified ? "verified" : lower;
+  own.retired ||= other.retired;
+  own.introducedBy ??= other.introducedBy;
+  const ends = [own.retiredAt, other.retiredAt].filter((end) => end !== null);
+  own.retiredAt = ends.length > 0 ? Math.min(...ends) : null;
+}
+
 export function storePin(pin: Pin): StoredPin {
   return {
     key_id: pin.keyId,
@@ -114,7 +125,7 @@ export function storePin(pin: Pin): StoredPin {
   };
 }
 
-export function restorePin(stored: StoredPin): Pin {
+export function restorePin(stored: StoredPin, fromStore: boolean): Pin {
   return {
     keyId: stored.key_id,
     publicKey: fromBase64(stored.public_key),
@@ -124,6 +135,6 @@ export function restorePin(stored: StoredPin): Pin {
     retired: stored.retired,
     retiredAt: stored.retired_at,
     introducedBy: stored.introduced_by,
-    fromStore: true,
+    fromStore,
   };
 }

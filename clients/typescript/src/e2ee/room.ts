@@ -42,6 +42,8 @@ const MAX_MOMENT_MS = 5 * MINUTE_MS;
 /** How old a message may be that a handler is given. */
 export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
 const MAX_REMEMBERED_MESSAGES = 10_000;
+/** 17 characters of the sender and 16 of the message. */
+const NAME_LENGTH = 33;
 
 /** The messages that a member may read. */
 export type Visibility = "all" | "addressed";
@@ -65,6 +67,18 @@ export interface EpochMarks {
 
 /** The marks of a conversation of which nothing is known. */
 export const NO_MARKS: EpochMarks = { epoch: 0, time: 0 };
+
+/** Joins what two processes have learned of a conversation at once. */
+export function mergedMarks(one: EpochMarks, other: EpochMarks): EpochMarks {
+  const members = one.members ?? other.members;
+  return {
+    epoch: Math.max(one.epoch, other.epoch),
+    time: Math.max(one.time, other.time),
+    ...(members && { members }),
+    ...((one.encrypted || other.encrypted) && { encrypted: true }),
+    ...((one.changed || other.changed) && { changed: true }),
+  };
+}
 
 /** The epoch as the server tells it. */
 export interface ServerEpoch {
@@ -453,6 +467,18 @@ export class Room {
       this.#remembered.delete(this.#remembered.values().next().value!);
     }
   }
+
+  /** The messages that were handled, oldest first, for `rememberAll`. */
+  get remembered(): string {
+    return [...this.#remembered].join("");
+  }
+
+  /** The messages of `remembered`: a `messageName` each. */
+  rememberAll(names: string): void {
+    const first = Math.max(0, names.length - MAX_REMEMBERED_MESSAGES * NAME_LENGTH);
+    for (let at = first; at < names.length; at += NAME_LENGTH)
+      this.#remembered.add(names.slice(at, at + NAME_LENGTH));
+  }
 }
 
 function storeMembers(members: ReadonlyMap<string, Member>): Record<string, Visibility> {
@@ -510,6 +536,6 @@ function secretName(epoch: number, sid: Uint8Array): string {
 }
 
 /** A character per byte: thousands of these are remembered. */
-function messageName(sender: Principal, clientMessageId: string): string {
+export function messageName(sender: Principal, clientMessageId: string): string {
   return String.fromCharCode(...principalBytes(sender), ...idBytes(clientMessageId));
 }

@@ -1,12 +1,21 @@
-/** Safety numbers: what two people compare. */
-import { concat, label } from "./bytes.js";
+/** Safety numbers: what two people compare, of all keys of both. */
+import { compare, concat, label } from "./bytes.js";
 import { type Principal, type PublicKeys, principalBytes } from "./keys.js";
 import { sha512 } from "./primitives.js";
 
-/** The 30 digits of a side, in six groups. */
-export async function safetyDigits(principal: Principal, keys: PublicKeys): Promise<string> {
-  const text = [label("safety"), principalBytes(principal), keys.publicKey, keys.signingPublicKey];
-  const hash = await sha512(concat(...text));
+/** One side of a safety number. */
+export interface SafetySide {
+  readonly principal: Principal;
+  readonly keys: readonly PublicKeys[];
+}
+
+/** The 30 digits of a side, in six groups. The order of the keys does not matter. */
+export async function safetyDigits({ principal, keys }: SafetySide): Promise<string> {
+  const pairs = keys
+    .map(({ publicKey, signingPublicKey }) => concat(publicKey, signingPublicKey))
+    .sort(compare)
+    .filter((pair, i, all) => i === 0 || compare(pair, all[i - 1]!) !== 0);
+  const hash = await sha512(concat(label("safety"), principalBytes(principal), ...pairs));
   const groups = [];
   for (let i = 0; i < 6; i++) {
     let number = 0;
@@ -16,12 +25,9 @@ export async function safetyDigits(principal: Principal, keys: PublicKeys): Prom
   return groups.join(" ");
 }
 
-/** 60 digits of two keys, the same on both sides. */
-export async function safetyNumber(
-  one: { principal: Principal; keys: PublicKeys },
-  other: { principal: Principal; keys: PublicKeys },
-): Promise<string> {
-  const a = await safetyDigits(one.principal, one.keys);
-  const b = await safetyDigits(other.principal, other.keys);
+/** 60 digits of two sides, the same on both. */
+export async function safetyNumber(one: SafetySide, other: SafetySide): Promise<string> {
+  const a = await safetyDigits(one);
+  const b = await safetyDigits(other);
   return a < b ? `${a} ${b}` : `${b} ${a}`;
 }

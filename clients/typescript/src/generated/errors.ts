@@ -21,6 +21,11 @@ export class SearchContentEncrypted extends ApiError {
   override readonly name = "SearchContentEncrypted";
 }
 
+/** `SIGNATURE_INVALID`, 400. */
+export class SignatureInvalid extends ApiError {
+  override readonly name = "SignatureInvalid";
+}
+
 /** `UNAUTHORIZED`, 401. */
 export class Unauthorized extends ApiError {
   override readonly name = "Unauthorized";
@@ -79,6 +84,11 @@ export class AgentLimitExceeded extends ApiError {
 /** `STORAGE_LIMIT_EXCEEDED`, 403. */
 export class StorageLimitExceeded extends ApiError {
   override readonly name = "StorageLimitExceeded";
+}
+
+/** `APPROVAL_LIMIT_EXCEEDED`, 403. */
+export class ApprovalLimitExceeded extends ApiError {
+  override readonly name = "ApprovalLimitExceeded";
 }
 
 /** `NOT_CONVERSATION_MEMBER`, 403. */
@@ -166,6 +176,21 @@ export class AlreadyDecided extends ApiError {
   override readonly name = "AlreadyDecided";
 }
 
+/** `APPROVAL_CLOSED`, 409. */
+export class ApprovalClosed extends ApiError {
+  override readonly name = "ApprovalClosed";
+}
+
+/** `APPROVAL_OPEN`, 409. */
+export class ApprovalOpen extends ApiError {
+  override readonly name = "ApprovalOpen";
+}
+
+/** `KEY_MISMATCH`, 409. */
+export class KeyMismatch extends ApiError {
+  override readonly name = "KeyMismatch";
+}
+
 /** `TOOL_CALL_EXPIRED`, 409. */
 export class ToolCallExpired extends ApiError {
   override readonly name = "ToolCallExpired";
@@ -247,6 +272,7 @@ export const ERROR_CLASSES: Readonly<Record<string, typeof ApiError>> = {
   CODE_INVALID: CodeInvalid,
   CHALLENGE_EXPIRED: ChallengeExpired,
   SEARCH_CONTENT_ENCRYPTED: SearchContentEncrypted,
+  SIGNATURE_INVALID: SignatureInvalid,
   UNAUTHORIZED: Unauthorized,
   TOKEN_EXPIRED: TokenExpired,
   INVALID_CREDENTIALS: InvalidCredentials,
@@ -259,6 +285,7 @@ export const ERROR_CLASSES: Readonly<Record<string, typeof ApiError>> = {
   REAUTH_REQUIRED: ReauthRequired,
   AGENT_LIMIT_EXCEEDED: AgentLimitExceeded,
   STORAGE_LIMIT_EXCEEDED: StorageLimitExceeded,
+  APPROVAL_LIMIT_EXCEEDED: ApprovalLimitExceeded,
   NOT_CONVERSATION_MEMBER: NotConversationMember,
   NOT_CONVERSATION_MEMBER_UPLOAD: NotConversationMemberUpload,
   RELATION_REQUIRED: RelationRequired,
@@ -276,6 +303,9 @@ export const ERROR_CLASSES: Readonly<Record<string, typeof ApiError>> = {
   AGENT_KEYS_MISMATCH: AgentKeysMismatch,
   IDEMPOTENCY_CONFLICT: IdempotencyConflict,
   ALREADY_DECIDED: AlreadyDecided,
+  APPROVAL_CLOSED: ApprovalClosed,
+  APPROVAL_OPEN: ApprovalOpen,
+  KEY_MISMATCH: KeyMismatch,
   TOOL_CALL_EXPIRED: ToolCallExpired,
   CURSOR_EXPIRED: CursorExpired,
   UPLOAD_INCOMPLETE: UploadIncomplete,

@@ -58,6 +58,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/agents/{agent_id}/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the agent's approvals, newest first. */
+        get: operations["get_agents_agent_id_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/agents/{agent_id}/artifact-requests": {
         parameters: {
             query?: never;
@@ -92,6 +109,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/agents/{agent_id}/conversations/{conversation_id}/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Ask people to approve or to answer. */
+        post: operations["post_agents_agent_id_conversations_conversation_id_approvals"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/agents/{agent_id}/conversations/{conversation_id}/messages": {
         parameters: {
             query?: never;
@@ -105,6 +139,23 @@ export interface paths {
         /** Send a message as an agent. */
         post: operations["post_agents_agent_id_conversations_conversation_id_messages"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/agents/{agent_id}/conversations/{conversation_id}/messages/{message_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Delete a message of the agent's own. */
+        delete: operations["delete_agents_agent_id_conversations_conversation_id_messages_message_id"];
         options?: never;
         head?: never;
         patch?: never;
@@ -401,6 +452,142 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/app": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Open the web app, where the operator serves it. */
+        get: operations["get_app"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/app/assets/{asset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a script or a style of the web app. */
+        get: operations["get_app_assets_asset"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/app/{asset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a file beside the web app's page. */
+        get: operations["get_app_asset"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the approvals of the caller's conversations, newest first. */
+        get: operations["get_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals/{approval_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read an approval. */
+        get: operations["get_approvals_approval_id"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals/{approval_id}/decision": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Decide on an approval, with a signature. */
+        post: operations["post_approvals_approval_id_decision"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/approvals/{approval_id}/withdraw": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Take an agent's question back. */
+        post: operations["post_approvals_approval_id_withdraw"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/artifact-requests/{request_id}/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Keep a tool call for the caller's device, before it runs. */
+        post: operations["post_artifact_requests_request_id_claim"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/artifact-requests/{request_id}/response": {
         parameters: {
             query?: never;
@@ -571,6 +758,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/auth/reauth": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Prove the caller's identity anew: by password, mailed code or passkey. */
+        post: operations["post_auth_reauth"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/auth/refresh": {
         parameters: {
             query?: never;
@@ -693,6 +897,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/conversations/{conversation_id}/messages/{message_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Delete a message of the caller's, or of a group that the caller administrates. */
+        delete: operations["delete_conversations_conversation_id_messages_message_id"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/conversations/{conversation_id}/read": {
         parameters: {
             query?: never;
@@ -704,6 +925,40 @@ export interface paths {
         put?: never;
         /** Move the caller's read mark forward. */
         post: operations["post_conversations_conversation_id_read"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/conversations/{conversation_id}/stop": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Tell agents to end what they do in a conversation. */
+        post: operations["post_conversations_conversation_id_stop"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/conversations/{conversation_id}/streams": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the streams that go on in a conversation, oldest first. */
+        get: operations["get_conversations_conversation_id_streams"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1447,6 +1702,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/users/me/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the caller's sessions, newest first, ended ones too. */
+        get: operations["get_users_me_sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/users/me/sessions/{session_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List what a session has added and is still there. */
+        get: operations["get_users_me_sessions_session_id_changes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/users/me/sessions/{session_id}/undo": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Undo what a session has added. */
+        post: operations["post_users_me_sessions_session_id_undo"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/version": {
         parameters: {
             query?: never;
@@ -1493,6 +1799,11 @@ export interface components {
             agent_id: components["schemas"]["AgentId"];
             /** @description The time of the read; for `push`, of the ack. */
             at: components["schemas"]["Timestamp"];
+            /**
+             * Format: int64
+             * @description The same time in microseconds since 1970, as the hash covers it.
+             */
+            at_us: number;
             conversation_id: components["schemas"]["ConversationId"] | null;
             /**
              * Format: int64
@@ -1504,16 +1815,18 @@ export interface components {
             hash: string;
             /**
              * Format: int64
-             * @description The number of messages, events, keys or files.
+             * @description The number of messages, events, keys, files or approvals.
              */
             items: number;
             /** @description The kind of data. */
             kind: components["schemas"]["AccessKind"];
             /**
              * Format: int64
-             * @description The row's number in its chain, which is the user's or the group's.
+             * @description The row's number in that chain.
              */
             seq: number;
+            /** @description The user or the group whose chain it is, as a UUID. */
+            subject_id: string;
             /**
              * Format: int64
              * @description The last of them, likewise.
@@ -1530,7 +1843,7 @@ export interface components {
          * @description The kind of data that an agent has read.
          * @enum {string}
          */
-        AccessKind: "conversation_list" | "conversation" | "history" | "poll" | "push" | "keys" | "group_keys" | "object" | "tool_call";
+        AccessKind: "conversation_list" | "conversation" | "history" | "poll" | "push" | "keys" | "group_keys" | "object" | "tool_call" | "approval";
         /** @description The query of `GET /grants/access-log`, beside `limit` and `cursor`. */
         AccessQuery: {
             agent_id?: components["schemas"]["AgentId"] | null;
@@ -1702,6 +2015,15 @@ export interface components {
             signing_public_key: string;
             valid_until: components["schemas"]["Timestamp"] | null;
         };
+        /** @description The data of `agent.key_ending`. The agent keeps the key by registering it again. */
+        AgentKeyEnding: {
+            /** @description The agent. */
+            agent_id: components["schemas"]["AgentId"];
+            /** @description The id of the pair of keys. */
+            key_id: string;
+            /** @description The end of its grace. */
+            valid_until: components["schemas"]["Timestamp"];
+        };
         /** @description The data of `agent.key_registered`. */
         AgentKeyRegistration: {
             /** @description The agent. */
@@ -1756,6 +2078,79 @@ export interface components {
          * @enum {string}
          */
         AnswerStatus: "executed" | "denied" | "failed";
+        /** @description An approval: an item of the lists, and the data of `approval.*` events. */
+        Approval: {
+            /** @description The agent that asks. */
+            agent_id: components["schemas"]["AgentId"];
+            /** @description The approval, by the id of its message; the next page starts after it. */
+            approval_id: components["schemas"]["MessageId"];
+            /** @description The users who are asked, and those who have decided, by id. */
+            asked: components["schemas"]["UserId"][];
+            closed_at: components["schemas"]["Timestamp"] | null;
+            /** @description The conversation. */
+            conversation_id: components["schemas"]["ConversationId"];
+            /** @description The time of the request. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The decisions, in the order of their arrival. */
+            decisions: components["schemas"]["SignedDecision"][];
+            /**
+             * Format: int64
+             * @description The number of people whose no ends it.
+             */
+            deny_quorum: number;
+            /** @description The digest of the plaintext question. */
+            digest: components["schemas"]["Key32"];
+            /** @description The deadline. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The kind of the question. */
+            kind: components["schemas"]["ApprovalKind"];
+            /**
+             * Format: int64
+             * @description The number of people who must say yes.
+             */
+            quorum: number;
+            reason?: components["schemas"]["ApprovalReason"] | null;
+            /**
+             * Format: int64
+             * @description The number of its message in the conversation.
+             */
+            seq: number;
+            /** @description The present state. */
+            state: components["schemas"]["ApprovalState"];
+        };
+        /**
+         * @description A person's decision.
+         * @enum {string}
+         */
+        ApprovalDecision: "approved" | "answered" | "denied";
+        /**
+         * @description The approvals of a list.
+         * @enum {string}
+         */
+        ApprovalFilter: "open" | "closed";
+        /**
+         * @description The kind of a question.
+         * @enum {string}
+         */
+        ApprovalKind: "approve" | "ask";
+        /**
+         * @description The reason why an approval ended without enough decisions.
+         * @enum {string}
+         */
+        ApprovalReason: "deadline" | "undecidable" | "nobody_left" | "relation_revoked" | "agent_removed";
+        /**
+         * @description The state of an approval. It leaves `open` once.
+         * @enum {string}
+         */
+        ApprovalState: "open" | "approved" | "answered" | "denied" | "expired" | "withdrawn";
+        /**
+         * @description The query of `GET /approvals` and `GET /agents/{agent_id}/approvals`, beside `limit` and
+         *     `cursor`.
+         */
+        ApprovalsQuery: {
+            /** @description Open or closed ones; open if omitted. */
+            state?: components["schemas"]["ApprovalFilter"];
+        };
         /** @description The Argon2id parameters that derive a backup's key, with a lower bound on the cost. */
         Argon2Params: {
             /**
@@ -1783,7 +2178,11 @@ export interface components {
         };
         /** @description The body of `POST /auth/passkey/begin`, which may be omitted. */
         BeginPasskeyLogin: {
-            turnstile_token?: components["schemas"]["Secret"] | null;
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge. It is optional, but checked if present.
+             */
+            turnstile_token?: string | null;
         };
         /** @description Base64 of 1 to 8,192 bytes. */
         Blob: string;
@@ -1864,6 +2263,11 @@ export interface components {
             /** @description The address that the account is to have. A code is mailed to it. */
             email: components["schemas"]["EmailAddress"];
         };
+        /**
+         * @description A thing that a session added.
+         * @enum {string}
+         */
+        ChangeKind: "agent" | "token" | "webhook" | "relation" | "instance" | "passkey" | "share";
         /** @description The body of `PATCH /groups/{conversation_id}/members/{principal_id}`. */
         ChangeMember: {
             /** @description The member's new role. */
@@ -1873,8 +2277,11 @@ export interface components {
         ChangePassword: {
             /** @description The current password, 1 to 1,024 bytes. */
             current_password: components["schemas"]["Secret"];
-            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
-            new_account_password: components["schemas"]["Secret"];
+            /**
+             * Format: password
+             * @description At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+             */
+            new_account_password: string;
         };
         /** @description The body of `PATCH /users/me`. It changes at least one of them. */
         ChangeProfile: {
@@ -1894,11 +2301,15 @@ export interface components {
             key_id: string;
             valid_until: components["schemas"]["Timestamp"] | null;
         };
+        /** @description The body of `POST /artifact-requests/{request_id}/claim`, which may be left out. */
+        ClaimArtifact: {
+            agent_id?: components["schemas"]["AgentId"] | null;
+        };
         /**
          * @description The stable identifier of an error.
          * @enum {string}
          */
-        Code: "VALIDATION_ERROR" | "CODE_INVALID" | "CHALLENGE_EXPIRED" | "SEARCH_CONTENT_ENCRYPTED" | "UNAUTHORIZED" | "TOKEN_EXPIRED" | "INVALID_CREDENTIALS" | "PASSKEY_INVALID" | "AGENT_TOKEN_INVALID" | "TURNSTILE_FAILED" | "FORBIDDEN" | "TLS_REQUIRED" | "ORIGIN_NOT_ALLOWED" | "REAUTH_REQUIRED" | "AGENT_LIMIT_EXCEEDED" | "STORAGE_LIMIT_EXCEEDED" | "NOT_CONVERSATION_MEMBER" | "NOT_CONVERSATION_MEMBER_UPLOAD" | "RELATION_REQUIRED" | "RELATION_REVOKED" | "SCOPE_NOT_DECLARED" | "AGENT_LOOP_DETECTED" | "NOT_FOUND" | "AGENT_NOT_REGISTERED" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "EMAIL_TAKEN" | "DEVICE_MISMATCH" | "VERSION_MISMATCH" | "RECIPIENTS_MISMATCH" | "AGENT_KEYS_MISMATCH" | "IDEMPOTENCY_CONFLICT" | "ALREADY_DECIDED" | "TOOL_CALL_EXPIRED" | "CURSOR_EXPIRED" | "UPLOAD_INCOMPLETE" | "SHA256_MISMATCH" | "FILE_TOO_LARGE" | "MESSAGE_TOO_LARGE" | "WEBHOOK_PAYLOAD_TOO_LARGE" | "MANIFEST_TOO_LARGE" | "PAYLOAD_TOO_LARGE" | "RANGE_NOT_SATISFIABLE" | "ACCOUNT_LOCKED" | "RATE_LIMITED" | "INTERNAL_ERROR" | "NOT_AVAILABLE_IN_V1" | "SERVICE_UNAVAILABLE";
+        Code: "VALIDATION_ERROR" | "CODE_INVALID" | "CHALLENGE_EXPIRED" | "SIGNATURE_INVALID" | "SEARCH_CONTENT_ENCRYPTED" | "UNAUTHORIZED" | "TOKEN_EXPIRED" | "INVALID_CREDENTIALS" | "PASSKEY_INVALID" | "AGENT_TOKEN_INVALID" | "TURNSTILE_FAILED" | "FORBIDDEN" | "TLS_REQUIRED" | "ORIGIN_NOT_ALLOWED" | "REAUTH_REQUIRED" | "AGENT_LIMIT_EXCEEDED" | "STORAGE_LIMIT_EXCEEDED" | "APPROVAL_LIMIT_EXCEEDED" | "NOT_CONVERSATION_MEMBER" | "NOT_CONVERSATION_MEMBER_UPLOAD" | "RELATION_REQUIRED" | "RELATION_REVOKED" | "SCOPE_NOT_DECLARED" | "AGENT_LOOP_DETECTED" | "NOT_FOUND" | "AGENT_NOT_REGISTERED" | "METHOD_NOT_ALLOWED" | "REQUEST_TIMEOUT" | "EMAIL_TAKEN" | "DEVICE_MISMATCH" | "VERSION_MISMATCH" | "RECIPIENTS_MISMATCH" | "AGENT_KEYS_MISMATCH" | "IDEMPOTENCY_CONFLICT" | "ALREADY_DECIDED" | "APPROVAL_CLOSED" | "APPROVAL_OPEN" | "KEY_MISMATCH" | "TOOL_CALL_EXPIRED" | "CURSOR_EXPIRED" | "UPLOAD_INCOMPLETE" | "SHA256_MISMATCH" | "FILE_TOO_LARGE" | "MESSAGE_TOO_LARGE" | "WEBHOOK_PAYLOAD_TOO_LARGE" | "MANIFEST_TOO_LARGE" | "PAYLOAD_TOO_LARGE" | "RANGE_NOT_SATISFIABLE" | "ACCOUNT_LOCKED" | "RATE_LIMITED" | "INTERNAL_ERROR" | "NOT_AVAILABLE_IN_V1" | "SERVICE_UNAVAILABLE";
         /** @description The answer to `POST /auth/send-code`, for known and unknown addresses alike. */
         CodeSent: {
             /**
@@ -1924,7 +2335,11 @@ export interface components {
             device_id?: components["schemas"]["DeviceId"] | null;
             device_name?: components["schemas"]["DeviceName"] | null;
             platform?: components["schemas"]["Platform"] | null;
-            turnstile_token?: components["schemas"]["Secret"] | null;
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge. It is optional, but checked if present.
+             */
+            turnstile_token?: string | null;
         };
         /** @description The body of `POST /users/me/email/confirm`. */
         ConfirmEmail: {
@@ -1932,7 +2347,11 @@ export interface components {
             code: components["schemas"]["MailedCode"];
             /** @description The new address. */
             email: components["schemas"]["EmailAddress"];
-            turnstile_token?: components["schemas"]["Secret"] | null;
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge. It is optional, but checked if present.
+             */
+            turnstile_token?: string | null;
         };
         /** @description The body of `POST /files/confirm`. */
         ConfirmUpload: {
@@ -1963,8 +2382,21 @@ export interface components {
             connected_at: components["schemas"]["Timestamp"];
             /** @description The connection. */
             connection_id: components["schemas"]["ConnectionId"];
+            /**
+             * Format: int64
+             * @description The conversations of which a shared socket has events that it has not acked.
+             */
+            conversations?: number | null;
+            /** @description The consumer group of a shared socket. */
+            group?: string | null;
             /** @description A socket or a webhook call. */
             kind: components["schemas"]["ConnectionKind"];
+            /**
+             * Format: int64
+             * @description The events behind the durable ack of a shared socket's group.
+             */
+            lag?: number | null;
+            mode?: components["schemas"]["ConnectionMode"] | null;
         };
         /**
          * Format: ulid
@@ -1977,6 +2409,11 @@ export interface components {
          * @enum {string}
          */
         ConnectionKind: "websocket" | "webhook";
+        /**
+         * @description The events that a socket of an agent is given.
+         * @enum {string}
+         */
+        ConnectionMode: "all" | "shared";
         /** @description The MIME type of a file, such as `image/png`. No control characters; the bounds count bytes of UTF-8. */
         ContentType: string;
         /**
@@ -2079,6 +2516,20 @@ export interface components {
          * @example 10000-42
          */
         Cursor: string;
+        /** @description The body of `POST /approvals/{approval_id}/decision`. */
+        DecideApproval: {
+            answer_digest?: components["schemas"]["Key32"] | null;
+            /** @description The device's time, at most 300 seconds away from the server's. */
+            decided_at: components["schemas"]["Timestamp"];
+            /** @description `approved` or `denied` for `approve`; `answered` or `denied` for `ask`. */
+            decision: components["schemas"]["ApprovalDecision"];
+            /** @description A current key of the user's. */
+            key_id: components["schemas"]["KeyId"];
+            /** @description The answer, which becomes a message: an object with a string `type`, at most 1 MB. */
+            payload?: Record<string, never> | null;
+            /** @description The signature over the decision's bytes by that key. */
+            signature: components["schemas"]["Signature"];
+        };
         /** @description The body of `POST /grants/{grant_id}/decision`. */
         DecideGrant: {
             /** @description The decision. */
@@ -2188,6 +2639,7 @@ export interface components {
             online: boolean;
             /** @description The device's platform; null if not given. */
             platform: string | null;
+            session_id: components["schemas"]["SessionId"] | null;
         };
         /** @description A device id, chosen by the client. */
         DeviceId: string;
@@ -2283,6 +2735,8 @@ export interface components {
          *     - `CURSOR_EXPIRED`: `oldest` and `head`.
          *     - `SCOPE_NOT_DECLARED`: `scopes`, the undeclared ones.
          *     - `ALREADY_DECIDED`: `status`, the present one.
+         *     - `APPROVAL_CLOSED`: `state`, and `reason` if it has one.
+         *     - `APPROVAL_LIMIT_EXCEEDED`: `limit` and `user_ids`, those with whom it is reached.
          *     - `TOOL_CALL_EXPIRED`: `reason`.
          */
         ErrorParams: {
@@ -2296,6 +2750,10 @@ export interface components {
             data: components["schemas"]["Message"];
             /** @enum {string} */
             event: "message.created";
+        } | {
+            data: components["schemas"]["MessageDeletion"];
+            /** @enum {string} */
+            event: "message.deleted";
         } | {
             data: components["schemas"]["ReadReceipt"];
             /** @enum {string} */
@@ -2373,6 +2831,26 @@ export interface components {
             /** @enum {string} */
             event: "artifact_response";
         } | {
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.requested";
+        } | {
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.decided";
+        } | {
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.closed";
+        } | {
+            data: components["schemas"]["TurnStop"];
+            /** @enum {string} */
+            event: "turn.stop";
+        } | {
+            data: components["schemas"]["AgentKeyEnding"];
+            /** @enum {string} */
+            event: "agent.key_ending";
+        } | {
             data: components["schemas"]["AgentStateChange"];
             /** @enum {string} */
             event: "agent.state_changed";
@@ -2392,12 +2870,463 @@ export interface components {
          */
         EventId: string;
         /** @description An event in its reader's inbox: an item of a poll, and with `type: "event"` a frame. */
-        EventObject: components["schemas"]["Event"] & {
+        EventObject: {
             conversation_id?: components["schemas"]["ConversationId"] | null;
             /** @description The time of the event. */
             created_at: components["schemas"]["Timestamp"];
             /** @description The event's place in the reader's inbox. */
             cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Message"];
+            /** @enum {string} */
+            event: "message.created";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["MessageDeletion"];
+            /** @enum {string} */
+            event: "message.deleted";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["ReadReceipt"];
+            /** @enum {string} */
+            event: "message.read";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Conversation"];
+            /** @enum {string} */
+            event: "conversation.created";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Conversation"];
+            /** @enum {string} */
+            event: "conversation.updated";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["MemberChange"];
+            /** @enum {string} */
+            event: "member.added";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["MemberChange"];
+            /** @enum {string} */
+            event: "member.removed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Relation"];
+            /** @enum {string} */
+            event: "relation.created";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Relation"];
+            /** @enum {string} */
+            event: "relation.revoked";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["DeviceKeyChange"];
+            /** @enum {string} */
+            event: "key.device_added";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["DeviceKeyChange"];
+            /** @enum {string} */
+            event: "key.device_removed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["BackupAccess"];
+            /** @enum {string} */
+            event: "key.backup_accessed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["KeyRotation"];
+            /** @enum {string} */
+            event: "key.rotated";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["RotationRequest"];
+            /** @enum {string} */
+            event: "key.rotation_requested";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["FileConfirmation"];
+            /** @enum {string} */
+            event: "file.confirmed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["AgentKeyRegistration"];
+            /** @enum {string} */
+            event: "agent.key_registered";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Grant"];
+            /** @enum {string} */
+            event: "grant.requested";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Grant"];
+            /** @enum {string} */
+            event: "grant.decided";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Grant"];
+            /** @enum {string} */
+            event: "grant.revoked";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["ToolCall"];
+            /** @enum {string} */
+            event: "artifact_request";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["ToolCallOutcome"];
+            /** @enum {string} */
+            event: "artifact_response";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.requested";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.decided";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["Approval"];
+            /** @enum {string} */
+            event: "approval.closed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["TurnStop"];
+            /** @enum {string} */
+            event: "turn.stop";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["AgentKeyEnding"];
+            /** @enum {string} */
+            event: "agent.key_ending";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["AgentStateChange"];
+            /** @enum {string} */
+            event: "agent.state_changed";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["TokenRegeneration"];
+            /** @enum {string} */
+            event: "agent.token_regenerated";
+            /** @description The event; the id of its message for `message.created`. */
+            event_id: components["schemas"]["EventId"];
+            /**
+             * Format: int64
+             * @description The event's number in the reader's inbox.
+             */
+            seq: number;
+        } | {
+            conversation_id?: components["schemas"]["ConversationId"] | null;
+            /** @description The time of the event. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The event's place in the reader's inbox. */
+            cursor: components["schemas"]["Cursor"];
+            data: components["schemas"]["ManifestUpdate"];
+            /** @enum {string} */
+            event: "agent.manifest_updated";
             /** @description The event; the id of its message for `message.created`. */
             event_id: components["schemas"]["EventId"];
             /**
@@ -2519,11 +3448,30 @@ export interface components {
             /** @description Always `ok`. */
             status: string;
         };
+        /**
+         * @description What a history adds to its page.
+         * @enum {string}
+         */
+        HistoryInclude: "refs";
+        /** @description A page of a history. */
+        HistoryPage: {
+            /** @description The messages, in the order that the query asks for. */
+            data: components["schemas"]["Message"][];
+            next_cursor: components["schemas"]["MessageId"] | null;
+            /**
+             * @description With `include=refs`: the messages that the reader can see and that refer to one of the page,
+             *     by rising `seq`, the newest 200.
+             */
+            refs?: components["schemas"]["Message"][] | null;
+            /** @description With `include=refs`: whether there are more of them. */
+            refs_truncated?: boolean | null;
+        };
         /** @description The query of a history. */
         HistoryQuery: {
             cursor?: components["schemas"]["MessageId"] | null;
             /** @description The direction of the walk. */
             direction?: components["schemas"]["Direction"];
+            include?: components["schemas"]["HistoryInclude"] | null;
             /**
              * Format: int32
              * @description The number of messages of a page, 1 to 100; 50 if omitted.
@@ -2677,6 +3625,26 @@ export interface components {
             /** @description The reader's keys. */
             wrapped_keys: components["schemas"]["WrappedKey"][];
         };
+        /** @description A stream that goes on, as `GET /conversations/{conversation_id}/streams` lists it. */
+        LiveStream: {
+            /** @description The agent. */
+            agent_id: components["schemas"]["AgentId"];
+            /**
+             * Format: int32
+             * @description How often the stream has begun again.
+             */
+            generation: number;
+            in_reply_to?: components["schemas"]["MessageId"] | null;
+            /**
+             * Format: int64
+             * @description The number of the next delta: 0 before the first.
+             */
+            n: number;
+            /** @description When the stream began for the first time. */
+            started_at: components["schemas"]["Timestamp"];
+            /** @description The stream, for `stream.sync`. */
+            stream_id: components["schemas"]["StreamId"];
+        };
         /** @description A locale tag, such as `de-CH`. No control characters; the bounds count bytes of UTF-8. */
         Locale: string;
         /** @description The answer to `POST /auth/logout`, also when there was no session any more. */
@@ -2693,8 +3661,11 @@ export interface components {
             /** @description The address of the account. */
             email: components["schemas"]["EmailAddress"];
             platform?: components["schemas"]["Platform"] | null;
-            /** @description The token of a solved Turnstile challenge. */
-            turnstile_token: components["schemas"]["Secret"];
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge.
+             */
+            turnstile_token: string;
         };
         /** @description The input of `navigator.credentials.get`. */
         LoginChallenge: {
@@ -2716,7 +3687,11 @@ export interface components {
             /** @description The address of the account. */
             email: components["schemas"]["EmailAddress"];
             platform?: components["schemas"]["Platform"] | null;
-            turnstile_token?: components["schemas"]["Secret"] | null;
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge. It is optional, but checked if present.
+             */
+            turnstile_token?: string | null;
         };
         /** @description A verification code that was mailed. No control characters; the bounds count bytes of UTF-8. */
         MailedCode: string;
@@ -2789,6 +3764,8 @@ export interface components {
             conversation_id: components["schemas"]["ConversationId"];
             /** @description The time at which it was stored. */
             created_at: components["schemas"]["Timestamp"];
+            deleted_at?: components["schemas"]["Timestamp"] | null;
+            deleted_by?: components["schemas"]["Principal"] | null;
             /**
              * Format: int32
              * @description The number of agents' answers to each other since a user spoke, at most 8.
@@ -2797,12 +3774,14 @@ export interface components {
             in_reply_to?: components["schemas"]["MessageId"] | null;
             /** @description The message. */
             message_id: components["schemas"]["MessageId"];
-            /** @description An object with a string `type`, as received; null once it is purged. */
+            /** @description An object with a string `type`, as received; null once it is purged or deleted. */
             payload: Record<string, never> | null;
             /** @description Whether the payload was purged; absent if not. */
             purged?: boolean;
             /** @description The members that the sender named; absent if none. */
             recipients?: components["schemas"]["Principal"][] | null;
+            /** @description The messages of the conversation that it concerns; absent if none. */
+            refs?: components["schemas"]["MessageId"][] | null;
             /** @description The sender. */
             sender: components["schemas"]["Sender"];
             /**
@@ -2810,6 +3789,20 @@ export interface components {
              * @description Its number in the conversation.
              */
             seq: number;
+        };
+        /**
+         * @description The deletion of a message: the answer to it, and the data of `message.deleted`. The message keeps
+         *     its number and loses its payload.
+         */
+        MessageDeletion: {
+            /** @description The time of the deletion. */
+            at: components["schemas"]["Timestamp"];
+            /** @description The principal that deleted it. */
+            by: components["schemas"]["Principal"];
+            /** @description The conversation of the message. */
+            conversation_id: components["schemas"]["ConversationId"];
+            /** @description The message. */
+            message_id: components["schemas"]["MessageId"];
         };
         /**
          * Format: ulid
@@ -2828,10 +3821,15 @@ export interface components {
             type: "direct";
             /** @description The user. */
             user_id: components["schemas"]["UserId"];
-        } | (components["schemas"]["OpenGroup"] & {
+        } | {
+            /** @description The payloads that the group accepts. */
+            encryption?: components["schemas"]["Encryption"];
+            /** @description The other members; with the caller at most 500. */
+            member_ids?: components["schemas"]["UserId"][];
+            title?: components["schemas"]["Title"] | null;
             /** @enum {string} */
             type: "group";
-        });
+        };
         /** @description The body of `POST /groups`. */
         OpenGroup: {
             /** @description The payloads that the group accepts. */
@@ -3028,6 +4026,22 @@ export interface components {
             /** @description The reader. */
             principal_id: components["schemas"]["Principal"];
         };
+        /** @description The body of `POST /auth/reauth`: one proof. A passkey's is `challenge_id` with `credential`. */
+        Reauthenticate: {
+            account_password?: components["schemas"]["Secret"] | null;
+            challenge_id?: components["schemas"]["ChallengeId"] | null;
+            code?: components["schemas"]["MailedCode"] | null;
+            credential?: components["schemas"]["RawJson"] | null;
+            turnstile_token?: components["schemas"]["Secret"] | null;
+        };
+        /** @description The answer to `POST /auth/reauth`. */
+        Reauthenticated: {
+            /**
+             * Format: int64
+             * @description Seconds for which the session counts as just signed in.
+             */
+            expires_in_seconds: number;
+        };
         /** @description The device of a wrapped key. No control characters; the bounds count bytes of UTF-8. */
         RecipientDevice: string;
         /** @description A new key, encrypted for one recipient. */
@@ -3075,8 +4089,11 @@ export interface components {
         };
         /** @description The body of `POST /auth/register`. */
         Register: {
-            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
-            account_password: components["schemas"]["Secret"];
+            /**
+             * Format: password
+             * @description At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+             */
+            account_password: string;
             /** @description The code that was mailed for the scene `register`. */
             code: components["schemas"]["MailedCode"];
             device_id?: components["schemas"]["DeviceId"] | null;
@@ -3088,8 +4105,11 @@ export interface components {
             /** @description The address of the account, in any case. */
             email: components["schemas"]["EmailAddress"];
             platform?: components["schemas"]["Platform"] | null;
-            /** @description The token of a solved Turnstile challenge. */
-            turnstile_token: components["schemas"]["Secret"];
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge.
+             */
+            turnstile_token: string;
         };
         /**
          * @description The body of `POST /agents/{agent_id}/keys/register`.
@@ -3159,6 +4179,49 @@ export interface components {
             code?: string | null;
             message_id?: components["schemas"]["MessageId"] | null;
         };
+        /**
+         * @description The body of `POST /agents/{agent_id}/conversations/{conversation_id}/approvals`. The fields of a
+         *     message mean what they mean in a send.
+         */
+        RequestApproval: {
+            client_message_id?: components["schemas"]["MessageId"] | null;
+            /**
+             * Format: int64
+             * @description The number of people whose no ends it, 1 to the number asked; 1 if omitted.
+             * @default 1
+             */
+            deny_quorum: number | null;
+            /** @description A digest of the plaintext question, which the agent's client makes. */
+            digest: components["schemas"]["Key32"];
+            /**
+             * Format: int64
+             * @description The time until the deadline, 60 seconds to 30 days; 3 days if omitted.
+             * @default 259200
+             */
+            expires_in_seconds: number | null;
+            /**
+             * Format: uuid
+             * @description The same under another name: a UUID of version 4.
+             */
+            idempotency_key?: string | null;
+            in_reply_to?: components["schemas"]["MessageId"] | null;
+            /** @description Whether people approve or answer. */
+            kind: components["schemas"]["ApprovalKind"];
+            /** @description The users who are asked; every member who is a user if omitted or empty. */
+            of?: components["schemas"]["UserId"][] | null;
+            /** @description The question: an object with a string `type`, at most 1 MB. `encrypted` marks ciphertext. */
+            payload: Record<string, never>;
+            /**
+             * Format: int64
+             * @description The number of people who must say yes, 1 to the number asked; 1 if omitted.
+             * @default 1
+             */
+            quorum: number | null;
+            /** @description The members that the message names. */
+            recipients?: components["schemas"]["Principal"][] | null;
+            /** @description Keyed hashes by which the members' clients find the message. */
+            search_tokens?: components["schemas"]["SearchToken"][] | null;
+        };
         /** @description The body of `POST /agents/{agent_id}/artifact-requests`. */
         RequestArtifact: {
             /** @description The conversation of the call. */
@@ -3216,6 +4279,48 @@ export interface components {
              */
             size: number;
         };
+        /** @description The answer to a request for an approval. */
+        RequestedApproval: {
+            /** @description The agent that asks. */
+            agent_id: components["schemas"]["AgentId"];
+            /** @description The approval, by the id of its message; the next page starts after it. */
+            approval_id: components["schemas"]["MessageId"];
+            /** @description The users who are asked, and those who have decided, by id. */
+            asked: components["schemas"]["UserId"][];
+            closed_at: components["schemas"]["Timestamp"] | null;
+            /** @description The conversation. */
+            conversation_id: components["schemas"]["ConversationId"];
+            /** @description The time of the request. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The decisions, in the order of their arrival. */
+            decisions: components["schemas"]["SignedDecision"][];
+            /**
+             * Format: int64
+             * @description The number of people whose no ends it.
+             */
+            deny_quorum: number;
+            /** @description The digest of the plaintext question. */
+            digest: components["schemas"]["Key32"];
+            /** @description Whether the agent has made this request before. */
+            duplicate: boolean;
+            /** @description The deadline. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The kind of the question. */
+            kind: components["schemas"]["ApprovalKind"];
+            /**
+             * Format: int64
+             * @description The number of people who must say yes.
+             */
+            quorum: number;
+            reason?: components["schemas"]["ApprovalReason"] | null;
+            /**
+             * Format: int64
+             * @description The number of its message in the conversation.
+             */
+            seq: number;
+            /** @description The present state. */
+            state: components["schemas"]["ApprovalState"];
+        };
         /** @description A requested scope with its sensitivity in the manifest at the time of the request. */
         RequestedScope: {
             /** @description The scope. */
@@ -3242,12 +4347,20 @@ export interface components {
             code: components["schemas"]["MailedCode"];
             /** @description The address of the account. */
             email: components["schemas"]["EmailAddress"];
-            /** @description At least 8 characters in at most 1,024 bytes, and no easily guessed password. */
-            new_account_password: components["schemas"]["Secret"];
-            turnstile_token?: components["schemas"]["Secret"] | null;
+            /**
+             * Format: password
+             * @description At least 8 characters in at most 1,024 bytes, and no easily guessed password.
+             */
+            new_account_password: string;
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge. It is optional, but checked if present.
+             */
+            turnstile_token?: string | null;
         };
         /** @description The body of `POST /artifact-requests/{request_id}/response`. */
         RespondArtifact: {
+            agent_id?: components["schemas"]["AgentId"] | null;
             /**
              * @description An object, at most 1 MB: the result. In a conversation that requires encryption, its `type`
              *     is `encrypted`.
@@ -3273,6 +4386,7 @@ export interface components {
             passkeys: number;
             /** @description The time of the revocation. */
             revoked_at: components["schemas"]["Timestamp"];
+            session_id: components["schemas"]["SessionId"] | null;
         };
         /** @description The answer to `DELETE /agents/{agent_id}/token`. */
         RevokedToken: {
@@ -3406,8 +4520,11 @@ export interface components {
             email: components["schemas"]["EmailAddress"];
             /** @description The purpose of the code. */
             scene: components["schemas"]["Scene"];
-            /** @description The token of a solved Turnstile challenge. */
-            turnstile_token: components["schemas"]["Secret"];
+            /**
+             * Format: password
+             * @description The token of a solved Turnstile challenge.
+             */
+            turnstile_token: string;
         };
         /**
          * @description The body of a send. The route of a conversation ignores `conversation_id`; the route of an agent
@@ -3432,6 +4549,11 @@ export interface components {
              *     no other messages.
              */
             recipients?: components["schemas"]["Principal"][] | null;
+            /**
+             * @description The messages of the conversation that this one concerns, at most 8. The server gives them no
+             *     meaning. Beside a bare payload they are part of it.
+             */
+            refs?: components["schemas"]["MessageId"][] | null;
             /**
              * @description Keyed hashes by which the members' clients find the message, at most 64. Beside a bare
              *     payload they are part of it.
@@ -3469,6 +4591,44 @@ export interface components {
              */
             seq: number;
         };
+        /** @description A sign-in of a device: an item of `GET /users/me/sessions`. */
+        Session: {
+            /**
+             * Format: int64
+             * @description The number of things that it added and that are still there.
+             */
+            changes: number;
+            /** @description The time of the sign-in. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description Whether it is the caller's session. */
+            current: boolean;
+            /** @description The current id of its device. */
+            device_id: string;
+            /** @description The user's name for the device; null if none. */
+            display_name: string | null;
+            /** @description The device's platform; null if not given. */
+            platform: string | null;
+            revoked_at: components["schemas"]["Timestamp"] | null;
+            /** @description The session; the next page starts after it. */
+            session_id: components["schemas"]["SessionId"];
+        };
+        /** @description A thing that a session added and that is still there. */
+        SessionChange: {
+            /** @description The time at which it was added. */
+            at: components["schemas"]["Timestamp"];
+            /** @description Its id, for the undo. */
+            id: string;
+            /** @description The kind of thing. */
+            kind: components["schemas"]["ChangeKind"];
+            /** @description The name of the agent, passkey or file. */
+            name: string;
+        };
+        /**
+         * Format: ulid
+         * @description A sign-in of a device; access tokens and the refresh cookie name it.
+         * @example 01ARZ3NDEKTSV4RRFFQ69G5FAV
+         */
+        SessionId: string;
         /** @description The body of `POST /agents/{agent_id}/typing`. */
         SetTyping: {
             /** @description The conversation. */
@@ -3479,16 +4639,45 @@ export interface components {
         /** @description A SHA-256 hash in lower-case hexadecimal digits. */
         Sha256Hash: string;
         /** @description The answer to `GET /share/{share_id}`: the card of what is shared. */
-        ShareCard: (components["schemas"]["FileCard"] & {
+        ShareCard: {
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The name of the file, as its uploader gave it. */
+            filename: components["schemas"]["Filename"];
             /** @enum {string} */
             kind: "file";
-        }) | (components["schemas"]["SharedAgent"] & {
+            /** @description The hash of the ciphertext. */
+            sha256: components["schemas"]["Sha256Hash"];
+            /**
+             * Format: int64
+             * @description The number of bytes of the ciphertext.
+             */
+            size: number;
+            /** @description The signed address of the ciphertext. It needs no token. */
+            url: string;
+            /** @description The end of that address. */
+            url_expires_at: components["schemas"]["Timestamp"];
+        } | {
+            /** @description The agent. */
+            agent_id: components["schemas"]["AgentId"];
+            /** @description Its purpose; null if not given. */
+            description: string | null;
+            /** @description Its display name. */
+            display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
             /** @enum {string} */
             kind: "agent";
-        }) | (components["schemas"]["SharedContact"] & {
+        } | {
+            /** @description The user's display name. */
+            display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
             /** @enum {string} */
             kind: "contact";
-        });
+            /** @description The user. */
+            user_id: components["schemas"]["UserId"];
+        };
         /** @description The card of a shared agent. */
         SharedAgent: {
             /** @description The agent. */
@@ -3509,6 +4698,23 @@ export interface components {
             /** @description The user. */
             user_id: components["schemas"]["UserId"];
         };
+        /** @description Base64 of exactly 64 bytes. */
+        Signature: string;
+        /** @description A person's decision as everybody in the conversation sees it. */
+        SignedDecision: {
+            answer_digest: components["schemas"]["Key32"] | null;
+            /** @description The time that the person's device signed. */
+            decided_at: components["schemas"]["Timestamp"];
+            /** @description The decision. */
+            decision: components["schemas"]["ApprovalDecision"];
+            /** @description The key that signed. */
+            key_id: components["schemas"]["KeyId"];
+            message_id?: components["schemas"]["MessageId"] | null;
+            /** @description The signature. */
+            signature: components["schemas"]["Signature"];
+            /** @description The person. */
+            user_id: components["schemas"]["UserId"];
+        };
         /** @description The answer to every sign-in, beside the refresh cookie. */
         SignedIn: {
             /** @description A JWT for `Authorization: Bearer`. */
@@ -3526,6 +4732,19 @@ export interface components {
             key_backup: components["schemas"]["KeyBackupSummary"];
             /** @description The account's user. */
             user_id: components["schemas"]["UserId"];
+        };
+        /** @description The body of `POST /conversations/{conversation_id}/stop`. */
+        StopTurn: {
+            agent_id?: components["schemas"]["AgentId"] | null;
+            in_reply_to?: components["schemas"]["MessageId"] | null;
+        };
+        /** @description The answer to a stop. */
+        StoppedTurns: {
+            /**
+             * Format: int32
+             * @description The number of agents that were told.
+             */
+            stopped: number;
         };
         /** @description The bytes of an account's files. Those of an agent are its owner's. */
         Storage: {
@@ -3554,6 +4773,8 @@ export interface components {
              */
             version: number;
         };
+        /** @description An agent's name for a stream. */
+        StreamId: string;
         /**
          * Format: date-time
          * @description A moment: ISO 8601, UTC, milliseconds.
@@ -3663,6 +4884,16 @@ export interface components {
         ToolCallStatus: "pending" | "executed" | "denied" | "failed";
         /** @description The name of a tool. No control characters; the bounds count bytes of UTF-8. */
         ToolName: string;
+        /** @description The data of the event `turn.stop`: an agent is to end what it does in a conversation. */
+        TurnStop: {
+            /** @description The time of the stop. */
+            at: components["schemas"]["Timestamp"];
+            /** @description The user who stops it, without a device. */
+            by: components["schemas"]["Sender"];
+            /** @description The conversation. */
+            conversation_id: components["schemas"]["ConversationId"];
+            in_reply_to?: components["schemas"]["MessageId"] | null;
+        };
         /** @description The answer to `POST /agents/{agent_id}/typing`. */
         TypingAnswer: {
             /** @description The conversation. */
@@ -3681,6 +4912,16 @@ export interface components {
         Unblocked: {
             /** @description The principal. */
             principal_id: components["schemas"]["Principal"];
+        };
+        /** @description The body of `POST /users/me/sessions/{session_id}/undo`, which may be left out. */
+        UndoChanges: {
+            /** @description The ids of what is to be undone; everything if omitted. */
+            ids?: string[] | null;
+        };
+        /** @description The answer to `POST /users/me/sessions/{session_id}/undo`. */
+        UndoneChanges: {
+            /** @description What this call has undone. */
+            undone: components["schemas"]["SessionChange"][];
         };
         /** @description The body of `PATCH /agents/{agent_id}` by the agent; a bare [`Manifest`] is accepted too. */
         UpdateManifest: {
@@ -4114,6 +5355,50 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    get_agents_agent_id_approvals: {
+        parameters: {
+            query?: {
+                state?: components["schemas"]["ApprovalFilter"];
+                cursor?: string;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                agent_id: components["schemas"]["AgentId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Approval"][];
+                        /** @description Where the next page starts; null at the end. */
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     post_agents_agent_id_artifact_requests: {
         parameters: {
             query?: never;
@@ -4158,6 +5443,7 @@ export interface operations {
             /**
              * @description - `TLS_REQUIRED`: Only HTTPS is served here.
              *     - `RELATION_REQUIRED`: The user has no relation with this agent.
+             *     - `SCOPE_NOT_DECLARED`: The agent's manifest does not declare this scope.
              */
             403: components["responses"]["Error"];
             /** @description - `NOT_FOUND`: There is nothing here. */
@@ -4222,11 +5508,81 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    post_agents_agent_id_conversations_conversation_id_approvals: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                agent_id: components["schemas"]["AgentId"];
+                conversation_id: components["schemas"]["ConversationId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RequestApproval"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["RequestedApproval"];
+                    };
+                };
+            };
+            /** @description Created. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["RequestedApproval"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `APPROVAL_LIMIT_EXCEEDED`: The agent has too many open approvals with this user.
+             *     - `NOT_CONVERSATION_MEMBER`: The sender is not a member of the conversation.
+             *     - `RELATION_REVOKED`: The user has ended the relation with this agent.
+             *     - `AGENT_LOOP_DETECTED`: Agents have answered each other too many times without a human.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `IDEMPOTENCY_CONFLICT`: This id was used for something else before. */
+            409: components["responses"]["Error"];
+            /**
+             * @description - `WEBHOOK_PAYLOAD_TOO_LARGE`: An agent's message may have 1 MB.
+             *     - `PAYLOAD_TOO_LARGE`: The request body is too large.
+             */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     get_agents_agent_id_conversations_conversation_id_messages: {
         parameters: {
             query?: {
                 cursor?: components["schemas"]["MessageId"];
                 direction?: components["schemas"]["Direction"];
+                include?: components["schemas"]["HistoryInclude"];
                 limit?: number;
             };
             header?: never;
@@ -4244,11 +5600,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        data: components["schemas"]["Message"][];
-                        /** @description Where the next page starts; null at the end. */
-                        next_cursor: string | null;
-                    };
+                    "application/json": components["schemas"]["HistoryPage"];
                 };
             };
             /** @description - `VALIDATION_ERROR`: The request is not valid. */
@@ -4327,6 +5679,49 @@ export interface operations {
              *     - `PAYLOAD_TOO_LARGE`: The request body is too large.
              */
             413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    delete_agents_agent_id_conversations_conversation_id_messages_message_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                agent_id: components["schemas"]["AgentId"];
+                conversation_id: components["schemas"]["ConversationId"];
+                message_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["MessageDeletion"];
+                    };
+                };
+            };
+            /** @description - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `FORBIDDEN`: The caller may not do this.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `APPROVAL_OPEN`: The message belongs to an approval that is still open. */
+            409: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
@@ -5281,6 +6676,344 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    get_app: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": unknown;
+                };
+            };
+            /** @description The caller has these bytes. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_app_assets_asset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                asset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The caller has these bytes. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_app_asset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                asset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The caller has these bytes. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_approvals: {
+        parameters: {
+            query?: {
+                state?: components["schemas"]["ApprovalFilter"];
+                cursor?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Approval"][];
+                        /** @description Where the next page starts; null at the end. */
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_approvals_approval_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                approval_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Approval"];
+                    };
+                };
+            };
+            /**
+             * @description - `UNAUTHORIZED`: The access token is missing, invalid or expired.
+             *     - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked.
+             */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_approvals_approval_id_decision: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                approval_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DecideApproval"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Approval"];
+                    };
+                };
+            };
+            /**
+             * @description - `VALIDATION_ERROR`: The request is not valid.
+             *     - `SIGNATURE_INVALID`: The signature does not hold for this decision.
+             */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /**
+             * @description - `ALREADY_DECIDED`: This was decided before.
+             *     - `APPROVAL_CLOSED`: The approval is no longer open.
+             *     - `KEY_MISMATCH`: The key is no current key of the caller.
+             */
+            409: components["responses"]["Error"];
+            /**
+             * @description - `MESSAGE_TOO_LARGE`: A message may have 1 MB.
+             *     - `PAYLOAD_TOO_LARGE`: The request body is too large.
+             */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_approvals_approval_id_withdraw: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                approval_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Approval"];
+                    };
+                };
+            };
+            /** @description - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `APPROVAL_CLOSED`: The approval is no longer open. */
+            409: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_artifact_requests_request_id_claim: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                request_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ClaimArtifact"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["ToolCallState"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `FORBIDDEN`: The caller may not do this.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /**
+             * @description - `ALREADY_DECIDED`: This was decided before.
+             *     - `TOOL_CALL_EXPIRED`: The tool call has ended without an answer.
+             */
+            409: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     post_artifact_requests_request_id_response: {
         parameters: {
             query?: never;
@@ -5653,6 +7386,62 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    post_auth_reauth: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Reauthenticate"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Reauthenticated"];
+                    };
+                };
+            };
+            /**
+             * @description - `VALIDATION_ERROR`: The request is not valid.
+             *     - `CODE_INVALID`: The code is wrong, used or expired.
+             *     - `CHALLENGE_EXPIRED`: The challenge is unknown, used or expired; begin again.
+             */
+            400: components["responses"]["Error"];
+            /**
+             * @description - `UNAUTHORIZED`: The access token is missing, invalid or expired.
+             *     - `INVALID_CREDENTIALS`: The e-mail or the password is wrong.
+             *     - `PASSKEY_INVALID`: The passkey or its answer is not valid.
+             */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `TURNSTILE_FAILED`: The human verification failed.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `ORIGIN_NOT_ALLOWED`: This origin may not call this endpoint.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `ACCOUNT_LOCKED`: Too many failed logins; try again later. */
+            423: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     post_auth_refresh: {
         parameters: {
             query?: never;
@@ -5909,6 +7698,7 @@ export interface operations {
             /**
              * @description - `FORBIDDEN`: The caller may not do this.
              *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `REAUTH_REQUIRED`: This needs a recent login; log in again.
              */
             403: components["responses"]["Error"];
             /**
@@ -6021,6 +7811,7 @@ export interface operations {
             query?: {
                 cursor?: components["schemas"]["MessageId"];
                 direction?: components["schemas"]["Direction"];
+                include?: components["schemas"]["HistoryInclude"];
                 limit?: number;
             };
             header?: never;
@@ -6037,11 +7828,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        data: components["schemas"]["Message"][];
-                        /** @description Where the next page starts; null at the end. */
-                        next_cursor: string | null;
-                    };
+                    "application/json": components["schemas"]["HistoryPage"];
                 };
             };
             /** @description - `VALIDATION_ERROR`: The request is not valid. */
@@ -6126,6 +7913,48 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    delete_conversations_conversation_id_messages_message_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation_id: components["schemas"]["ConversationId"];
+                message_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["MessageDeletion"];
+                    };
+                };
+            };
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `FORBIDDEN`: The caller may not do this.
+             *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `APPROVAL_OPEN`: The message belongs to an approval that is still open. */
+            409: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     post_conversations_conversation_id_read: {
         parameters: {
             query?: never;
@@ -6167,6 +7996,90 @@ export interface operations {
             408: components["responses"]["Error"];
             /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
             413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_conversations_conversation_id_stop: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation_id: components["schemas"]["ConversationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["StopTurn"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["StoppedTurns"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_conversations_conversation_id_streams: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                conversation_id: components["schemas"]["ConversationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["LiveStream"][];
+                        /** @description Where the next page starts; null at the end. */
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
@@ -6681,6 +8594,7 @@ export interface operations {
             /**
              * @description - `FORBIDDEN`: The caller may not do this.
              *     - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `REAUTH_REQUIRED`: This needs a recent login; log in again.
              *     - `RELATION_REQUIRED`: The user has no relation with this agent.
              */
             403: components["responses"]["Error"];
@@ -8234,6 +10148,132 @@ export interface operations {
             413: components["responses"]["Error"];
             /** @description - `ACCOUNT_LOCKED`: Too many failed logins; try again later. */
             423: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_users_me_sessions: {
+        parameters: {
+            query?: {
+                cursor?: string;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["Session"][];
+                        /** @description Where the next page starts; null at the end. */
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_users_me_sessions_session_id_changes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["SessionChange"][];
+                        /** @description Where the next page starts; null at the end. */
+                        next_cursor: string | null;
+                    };
+                };
+            };
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    post_users_me_sessions_session_id_undo: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["UndoChanges"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["UndoneChanges"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /**
+             * @description - `TLS_REQUIRED`: Only HTTPS is served here.
+             *     - `REAUTH_REQUIRED`: This needs a recent login; log in again.
+             */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */

@@ -43,6 +43,8 @@ export interface Answer<T> {
   readonly nextCursor: string | null;
   readonly status: number;
   readonly headers: Headers;
+  /** All fields of the answer. */
+  readonly body: Readonly<Record<string, unknown>>;
 }
 
 export class Http {
@@ -69,6 +71,7 @@ export class Http {
       nextCursor: body.next_cursor ?? null,
       status: response.status,
       headers: response.headers,
+      body,
     };
   }
 

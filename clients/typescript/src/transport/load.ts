@@ -29,6 +29,12 @@ export class Load {
     if (isLow) this.release();
   }
 
+  /** None of the events waits any more. */
+  clear(): void {
+    [this.#events, this.#bytes] = [0, 0];
+    this.release();
+  }
+
   /** Resolves at once, or when few enough events wait. */
   room(): Promise<void> {
     if (!this.isFull) return Promise.resolve();

@@ -46,6 +46,8 @@ export interface SocketOptions {
   readonly onFrame: (frame: Frame, length: number) => void;
   /** A new connection begins, before its first event. */
   readonly onReady: (frame: Frame) => void;
+  /** A connection has ended; whether the client took it for dead. */
+  readonly onLost?: (wasSilent: boolean) => void;
   readonly signal: AbortSignal;
 }
 
@@ -73,6 +75,10 @@ export class Socket {
   #attempt = 0;
   #failedRenewals = 0;
   #reference = 0;
+  /** The number of connections so far. */
+  connection = 0;
+  /** Who is told of refusals and of the end of a stream. */
+  readonly #streams = new Map<string, (frame: Frame) => void>();
   readonly #answers = new Map<string, Deferred<Frame>>();
 
   constructor(private readonly options: SocketOptions) {}
@@ -149,6 +155,7 @@ export class Socket {
     signal.removeEventListener("abort", stop);
     this.#current = null;
     socket.onmessage = null;
+    this.options.onLost?.(ending.code === CLOSE_CODE_DEAD);
     this.options.hooks.call("disconnected", { code: ending.code });
     return ending;
   }
@@ -157,6 +164,7 @@ export class Socket {
     switch (frame.type) {
       case "ready":
         this.#ready = true;
+        this.connection += 1;
         watch.begin(Number(frame["heartbeat_interval_ms"] ?? DEFAULT_HEARTBEAT_MS));
         this.options.hooks.call("connected");
         this.options.onReady(frame);
@@ -175,6 +183,10 @@ export class Socket {
       case "error":
         this.#answer(frame);
         return;
+      case "stream.cancel": {
+        const hear = this.#streams.get(String(frame["stream_id"]));
+        if (hear) return hear(frame);
+      }
     }
     this.options.onFrame(frame, length);
   }
@@ -197,7 +209,10 @@ export class Socket {
 
   #answer(frame: Frame): void {
     const waiting = this.#answers.get(String(frame["ref"]));
-    if (!waiting) return;
+    if (!waiting) {
+      if (frame.type === "error") this.#streams.get(String(frame["stream_id"]))?.(frame);
+      return;
+    }
     this.#answers.delete(String(frame["ref"]));
     if (frame.type !== "error") return waiting.resolve(frame);
     const error = frame["error"] as {
@@ -237,6 +252,12 @@ export class Socket {
       clearTimeout(timer);
       this.#answers.delete(ref);
     }
+  }
+
+  /** Has `hear` told of refusals and of the end of a stream, or nobody any more. */
+  watch(streamId: string, hear: ((frame: Frame) => void) | null): void {
+    if (hear) this.#streams.set(streamId, hear);
+    else this.#streams.delete(streamId);
   }
 
   /** Leaves this connection at once; `run` makes another one. */

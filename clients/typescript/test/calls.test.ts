@@ -1,0 +1,101 @@
+// The calls of an account: a sign-in that goes on, agents, profile, blocks, relations, limits.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Agent } from "@blindpipe/client/agent";
+import { Client, Closed, type StoredSession, UsageError } from "@blindpipe/client";
+import { AgentKey } from "@blindpipe/client/e2ee";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { MANIFEST, signIn, texts } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+let bob: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  [ada, bob] = await Promise.all([cluster.user("ada"), cluster.user("bob")]);
+});
+
+after(() => cluster?.stop());
+
+async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = [];
+  for await (const item of items) found.push(item);
+  return found;
+}
+
+test("a sign-in goes on after a restart", async () => {
+  const kept: StoredSession[] = [];
+  const onSession = (session: StoredSession): unknown => kept.push(session);
+  const url = cluster.nodes[0]!;
+  const laptop = await signIn(ada, url, "laptop", { onSession });
+  const keys = await laptop.devices.restore(ada.protectionPassword);
+  const conversation = await laptop.openGroup([], { title: "notes" });
+  await conversation.send("before");
+
+  const again = await Client.resume({ url, onSession }, kept.at(-1)!);
+  again.devices.hold(keys);
+  const { userId, deviceId } = again.account;
+  assert.deepEqual([userId, deviceId], [ada.client.account.userId, "laptop"]);
+  assert.deepEqual(await texts(again.conversation(conversation.id)), ["before"]);
+  assert.notEqual(kept.at(-1)!.cookie, kept[0]!.cookie, "a renewal replaces the stored one");
+  await again.account.logout();
+  await assert.rejects(Client.resume({ url }, kept.at(-1)!), Closed);
+});
+
+test("agents are made, described, and given tokens", async () => {
+  const { agents } = ada.client;
+  const created = await agents.create("clerk", { description: "files things" });
+  const { agent_id: agentId, token } = created;
+  const ids = async (): Promise<string[]> => (await all(agents.list())).map((each) => each.agent_id);
+  assert.ok((await ids()).includes(agentId));
+  const changed = await agents.update(agentId, { display_name: "chief clerk" });
+  assert.equal(changed.display_name, "chief clerk");
+
+  const key = AgentKey.random().toText();
+  const agent = new Agent({ url: cluster.nodes[0]!, agentId, token, key, manifest: MANIFEST });
+  await agent.check();
+  const shown = (await agents.get(agentId)) as { manifest?: typeof MANIFEST };
+  assert.equal(shown.manifest?.tools[0]!.name, "send_email");
+  assert.equal((await agents.keys(agentId)).keys.length, 1);
+  const own = await agent.request<{ data: { agent_id: string } }>("GET", `/agents/${agentId}`);
+  assert.equal(own.data.agent_id, agentId);
+  await assert.rejects(agent.request("GET", "agents"), UsageError);
+
+  assert.notEqual((await agents.rotate(agentId)).token, token);
+  await assert.rejects(agents.webhook(agentId));
+  await agents.delete(agentId);
+  assert.ok(!(await ids()).includes(agentId));
+});
+
+test("the calls of an account", async () => {
+  const { client } = ada;
+  const bobsId = bob.client.account.userId;
+  const renamed = await client.updateProfile({ display_name: "Ada L." });
+  assert.equal(renamed.display_name, "Ada L.");
+  assert.equal((await client.profile()).user_id, client.account.userId);
+  await client.block(bobsId);
+  assert.deepEqual(
+    (await all(client.blocks())).map((each) => each.principal_id),
+    [bobsId],
+  );
+  await client.unblock(bobsId);
+  assert.deepEqual(await all(client.blocks()), []);
+  assert.deepEqual(await all(client.passkeys()), []);
+  assert.ok(await client.limits());
+  const share = await client.share({ expiresAt: new Date(Date.now() + 3_600_000) });
+  await client.revokeShare(share.share_id);
+  const created = await client.agents.create("searched for");
+  await client.openAgent(created.agent_id);
+  const [relation] = await all(client.relations());
+  assert.equal(relation!.agent_id, created.agent_id);
+  const hits = await all(client.search("searched", { types: ["agent"] }));
+  assert.deepEqual(hits.map((hit) => hit.kind), ["agent"]);
+  assert.deepEqual(await all(client.accessLog({ agentId: created.agent_id })), []);
+  assert.equal((await client.revokeRelation(relation!.relation_id)).state, "revoked");
+  const group = await client.openGroup([bobsId], { title: "two" });
+  await group.setTitle("both");
+  await group.setRole(bobsId, "admin");
+  await client.changePassword(ada.password, `another ${ada.password}`);
+  await assert.rejects(client.request("GET", "https://example.com/"), UsageError);
+});
