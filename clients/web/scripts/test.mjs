@@ -1,0 +1,55 @@
+// Runs the tests against a cluster of their own, which serves the build of this folder.
+import { spawn } from "node:child_process";
+import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const HERE = fileURLToPath(new URL("..", import.meta.url));
+const ROOT = join(HERE, "../..");
+const DIR = join(ROOT, ".dev/clients-web");
+const PROGRAM = process.env.BLINDPIPE_DEVCLUSTER ?? join(ROOT, "target/debug/devcluster");
+const START_TIMEOUT_MS = 60_000;
+const TEST_TIMEOUT_MS = 180_000;
+/** Many pages share an address. */
+const LIMITS = "default_ip=10000/min,default_user=10000/min,auth_register_ip=1000/10min,ws_connect_ip=1000/min,ws_connect=1000/min";
+
+/** All files, or those that the command line names a part of. */
+function isWanted(name) {
+  const wanted = process.argv.slice(2);
+  return wanted.length === 0 || wanted.some((part) => name.includes(part));
+}
+
+function run(command, parameters, environment, stdio) {
+  const child = spawn(command, parameters, { stdio, env: { ...process.env, ...environment } });
+  return { child, ended: new Promise((resolve) => child.once("exit", resolve)) };
+}
+
+async function started(cluster) {
+  const file = join(DIR, "cluster.json");
+  for (const end = Date.now() + START_TIMEOUT_MS; !existsSync(file); ) {
+    if (Date.now() > end || cluster.child.exitCode !== null) throw new Error("the cluster did not start");
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  return JSON.parse(readFileSync(file, "utf8")).ca_file;
+}
+
+if (existsSync(PROGRAM)) {
+  rmSync(DIR, { recursive: true, force: true });
+  const parameters = ["--dir", DIR, "--packages", join(ROOT, ".dev/packages"), "--no-demo"];
+  const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: LIMITS };
+  const cluster = run(PROGRAM, parameters, settings, ["ignore", "ignore", "inherit"]);
+  try {
+    // Node reads the authority when it starts.
+    const environment = { NODE_EXTRA_CA_CERTS: await started(cluster), BLINDPIPE_DEV: DIR };
+    const options = ["--test", "--test-reporter=spec", `--test-timeout=${TEST_TIMEOUT_MS}`, "--test-concurrency=2"];
+    const files = readdirSync(join(HERE, "test")).filter((name) => name.endsWith(".test.mjs"));
+    options.push(...files.filter(isWanted).map((name) => join(HERE, "test", name)));
+    process.exitCode = await run(process.execPath, options, environment, "inherit").ended;
+  } finally {
+    cluster.child.kill("SIGINT");
+    await cluster.ended;
+  }
+} else {
+  const stars = "*".repeat(76);
+  console.log(`\n  ${stars}\n  *  THE WEB APP WAS NOT TESTED: ${PROGRAM} is not built.\n  ${stars}\n`);
+}

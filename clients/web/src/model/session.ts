@@ -1,0 +1,191 @@
+/** Who is signed in, with which keys. */
+import { signal } from "@preact/signals";
+import {
+  BlindpipeError,
+  Client,
+  type ClientOptions,
+  type DeviceKeys,
+  type EpochMarks,
+  generateProtectionPassword,
+  isOutage,
+} from "@blindpipe/client";
+import { open as openChats, close as closeChats, notice, resync } from "./chats.js";
+import * as line from "./line.js";
+import { passkeyAnswer } from "./passkeys.js";
+import * as storage from "./storage.js";
+
+export type Phase =
+  | { readonly is: "starting" }
+  /** Nobody knows yet who is signed in, because the service cannot be reached. */
+  | { readonly is: "away" }
+  | { readonly is: "signed-out" }
+  /** Signed in, on a device without keys. `hasBackup`: there is something to restore. */
+  | { readonly is: "without-keys"; readonly client: Client; readonly hasBackup: boolean }
+  | { readonly is: "ready"; readonly client: Client };
+
+export const phase = signal<Phase>({ is: "starting" });
+
+/** The signed-in client. Screens that are shown to signed-in people only ask for it. */
+export function client(): Client {
+  const now = phase.value;
+  if (now.is !== "ready") throw new Error("nobody is signed in");
+  return now.client;
+}
+
+let userId: string | null = null;
+let learned: storage.Learned = { pins: null, marks: new Map<string, EpochMarks>() };
+/** The account's password of this sign-in, which may not protect the keys. Gone after the set-up. */
+let accountPassword: string | undefined;
+
+/** The stores belong to whoever has signed in, which is known only after the sign-in. */
+function options<More extends object>(deviceId: string, more: More): ClientOptions & More {
+  return {
+    ...more,
+    url: location.origin,
+    deviceId,
+    deviceName: browserName(),
+    platform: "web",
+    get pins() {
+      return learned.pins;
+    },
+    get marks() {
+      return learned.marks;
+    },
+    consents: {
+      load: async () => (userId ? storage.consentStore(userId).load() : null),
+      save: async (consents) => {
+        if (userId) await storage.consentStore(userId).save(consents);
+      },
+    },
+    onLearned: keepLearned,
+    hooks: {
+      key_changed: ({ type, principal_id, conversation_id }) => notice({ type, principal_id, conversation_id }),
+      not_rotated: ({ conversation_id }) =>
+        notice({ type: "not_rotated", principal_id: null, conversation_id }),
+      caught_up: line.found,
+      disconnected: line.lost,
+      resync,
+    },
+  } as ClientOptions & More;
+}
+
+function browserName(): string {
+  const name = /Firefox|Edg|Chrome|Safari/.exec(navigator.userAgent)?.[0] ?? "Browser";
+  return name === "Edg" ? "Edge" : name;
+}
+
+let keeping: ReturnType<typeof setTimeout> | null = null;
+
+/** Many things are learned in a row, so they are written together. */
+function keepLearned(): void {
+  keeping ??= setTimeout(() => {
+    keeping = null;
+    const now = phase.value;
+    if (now.is !== "ready" || !userId) return;
+    learned = { pins: now.client.trust.store(), marks: now.client.session.marks() };
+    void storage.writeLearned(userId, learned);
+  }, 200);
+}
+
+/** A reload goes on with the session of the cookie. */
+export async function start(): Promise<void> {
+  for (;;) {
+    try {
+      return await enter(await Client.resume(options(await ownDeviceId(), {})));
+    } catch (error) {
+      if (!(error instanceof BlindpipeError)) throw error;
+      phase.value = { is: isOutage(error) ? "away" : "signed-out" };
+      if (phase.value.is === "signed-out") return;
+      await line.waitForLine();
+    }
+  }
+}
+
+const ownDeviceId = (): Promise<string> => storage.deviceId(() => `web-${crypto.randomUUID()}`);
+
+async function enter(client: Client): Promise<void> {
+  userId = client.userId;
+  learned = await storage.readLearned(userId);
+  const keys = await storage.readKeys(userId);
+  if (!keys) {
+    phase.value = { is: "without-keys", client, hasBackup: await hasBackup(client) };
+    return;
+  }
+  client.devices.hold(keys);
+  ready(client);
+}
+
+/** A device with keys has backed them up. */
+async function hasBackup(client: Client): Promise<boolean> {
+  return (await client.devices.list()).some((device) => device.has_keys);
+}
+
+function ready(client: Client): void {
+  phase.value = { is: "ready", client };
+  void openChats(client, signedOutElsewhere);
+}
+
+function signedOutElsewhere(): void {
+  phase.value = { is: "signed-out" };
+}
+
+export interface Credentials {
+  readonly email: string;
+  readonly password: string;
+  readonly turnstileToken: string;
+}
+
+export async function login(credentials: Credentials): Promise<void> {
+  accountPassword = credentials.password;
+  await enter(await Client.login(options(await ownDeviceId(), credentials)));
+}
+
+export async function loginWithCode(email: string, code: string): Promise<void> {
+  await enter(await Client.loginWithCode(options(await ownDeviceId(), { email, code })));
+}
+
+/**
+ * Waits for the person to choose a passkey: beside the field for the e-mail, or in a dialog of the browser. Ends without
+ * a sign-in when the signal aborts, or the person does not choose.
+ */
+export async function loginWithPasskey(mediation: "conditional" | "optional", signal: AbortSignal): Promise<void> {
+  const device = await ownDeviceId();
+  let answer: Awaited<ReturnType<typeof passkeyAnswer>>;
+  do answer = await passkeyAnswer(await Client.beginPasskeyLogin(options(device, {})), mediation, signal);
+  while (answer === "late");
+  if (answer) await enter(await Client.loginWithPasskey(options(device, answer)));
+}
+
+export async function sendCode(email: string, scene: "register" | "login", turnstileToken: string): Promise<void> {
+  await Client.sendCode(options(await ownDeviceId(), { email, scene, turnstileToken }));
+}
+
+export async function register(
+  person: Credentials & { readonly code: string; readonly displayName: string },
+): Promise<void> {
+  accountPassword = person.password;
+  const locale = navigator.language;
+  await enter(await Client.register(options(await ownDeviceId(), { ...person, locale })));
+}
+
+export const newProtectionPassword = generateProtectionPassword;
+
+/** Makes keys for this browser, or restores earlier ones. Throws `DecryptError` for a wrong password. */
+export async function setUpKeys(password: string, mode: "create" | "restore"): Promise<void> {
+  const now = phase.value;
+  if (now.is !== "without-keys") return;
+  const { devices, userId } = now.client;
+  const keys: DeviceKeys =
+    mode === "create" ? await devices.create(password, { accountPassword }) : await devices.restore(password);
+  accountPassword = undefined;
+  await storage.writeKeys(userId, keys);
+  ready(now.client);
+}
+
+export async function logout(): Promise<void> {
+  const now = phase.value;
+  closeChats();
+  if (userId) await storage.forget(userId);
+  if (now.is === "ready" || now.is === "without-keys") await now.client.account.logout().catch(() => {});
+  phase.value = { is: "signed-out" };
+}

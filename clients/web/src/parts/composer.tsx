@@ -1,0 +1,109 @@
+/** The field to write in. */
+import { type Signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { type Conversation, contentView, type TimelineItem } from "@blindpipe/client";
+import { Fault, useAction } from "./action.js";
+import { t } from "../i18n/index.js";
+import { post } from "../model/outbox.js";
+
+/** What is written, and the message that it answers or replaces. */
+export interface Draft {
+  readonly text: string;
+  readonly about: { readonly item: TimelineItem; readonly kind: "reply" | "edit" } | null;
+}
+
+export interface ComposerProps {
+  readonly conversation: Conversation;
+  readonly draft: Signal<Draft>;
+}
+
+export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
+  const action = useAction();
+  const field = useRef<HTMLTextAreaElement>(null);
+  const { text, about } = draft.value;
+  useEffect(() => {
+    if (about) field.current?.focus();
+  }, [about]);
+
+  const send = async (): Promise<void> => {
+    const words = text.trim();
+    if (!words) return;
+    draft.value = { text: "", about: null };
+    field.current?.focus();
+    if (about?.kind !== "edit") return post(conversation, words, about?.item.received ?? null);
+    try {
+      await conversation.edit(about.item.received, words);
+    } catch (error) {
+      // An edit that fails loses no text.
+      draft.value = { text, about };
+      throw error;
+    }
+  };
+  const attach = async (files: FileList | null): Promise<void> => {
+    for (const file of files ?? []) {
+      const bytes = new Uint8Array(await file.arrayBuffer());
+      await conversation.sendFile({ name: file.name, contentType: file.type || "application/octet-stream", bytes });
+    }
+  };
+  const onKeyDown = (event: KeyboardEvent): void => {
+    if (event.key === "Escape" && about) draft.value = { text: "", about: null };
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    void action.run(send);
+  };
+
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void action.run(send);
+      }}
+    >
+      {about && (
+        <p class="about">
+          {about.kind === "edit" ? t("editing") : t("replying", { text: quote(about.item) })}
+          <button type="button" class="quiet" onClick={() => (draft.value = { text: "", about: null })}>
+            {t("cancel")}
+          </button>
+        </p>
+      )}
+      <Fault of={action} />
+      <div class="row">
+        <label class="attach">
+          <span class="sr-only">{t("attach")}</span>
+          <span aria-hidden="true">+</span>
+          <input
+            type="file"
+            class="sr-only"
+            multiple
+            onChange={(event) => {
+              const { files } = event.currentTarget;
+              void action.run(() => attach(files));
+            }}
+          />
+        </label>
+        <textarea
+          ref={field}
+          rows={1}
+          aria-label={t("write")}
+          placeholder={t("write")}
+          value={text}
+          onInput={(event) => (draft.value = { text: event.currentTarget.value, about })}
+          onKeyDown={onKeyDown}
+        />
+        <button class="primary" disabled={!text.trim()}>
+          {t("send")}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+const QUOTE_CHARACTERS = 80;
+
+export function quote(item: TimelineItem): string {
+  const text = item.content ? (contentView(item.content).text ?? "") : "";
+  return text.length > QUOTE_CHARACTERS ? `${text.slice(0, QUOTE_CHARACTERS)}…` : text;
+}

