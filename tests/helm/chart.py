@@ -81,6 +81,8 @@ def pods(found):
     for (kind, name), document in found.items():
         if kind in ("Deployment", "Job"):
             yield name, document["spec"]["template"]["spec"]
+        elif kind == "CronJob":
+            yield name, document["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         elif kind == "Pod":
             yield name, document["spec"]
 

@@ -194,14 +194,16 @@ def test_the_migration_needs_nothing_that_comes_after_it():
             assert not [other for _, other in made if f"name: {other}\n" in text]
 
 
-def test_nodes_never_see_the_secret_of_the_owner():
+def test_nodes_never_see_the_secrets_of_the_owner_and_of_the_eraser():
     for name in CASES:
         for owner, pod in pods(objects(case(name))):
             names = {entry["name"] for c in pod["containers"] for entry in c.get("env", [])}
             if owner.endswith("-migrate"):
-                assert "MIGRATE_DATABASE_URL" in names and "SERVER_SECRET" not in names
+                assert {"MIGRATE_DATABASE_URL", "ERASE_DATABASE_URL"} <= names and "SERVER_SECRET" not in names
+            elif owner.endswith("-erase"):
+                assert {name for name in names if "DATABASE" in name} <= {"ERASE_DATABASE_URL", "ERASE_DATABASE_PASSWORD"}
             else:
-                assert not [found for found in names if found.startswith("MIGRATE_")]
+                assert not [found for found in names if found.startswith(("MIGRATE_", "ERASE_"))]
 
 
 def test_the_chart_makes_no_secret_and_shows_none():
@@ -213,6 +215,7 @@ def test_the_chart_makes_no_secret_and_shows_none():
     ("changes", "said"),
     [
         ({"secrets": {"owner": ""}}, "secrets.owner"),
+        ({"secrets": {"eraser": ""}}, "secrets.eraser"),
         ({"trustedProxies": [], "ingress": {"enabled": False}}, "tls.secret or trustedProxies"),
         ({"trustedProxies": [], "tls": {"secret": "x"}}, "trustedProxies: name the networks"),
         ({"proxyProtocolFrom": ["10.0.0.0/8"]}, "proxyProtocolFrom: needs tls.secret"),

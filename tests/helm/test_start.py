@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 import sandbox
-from chart import CHART, ROOT, case, merged, objects
+from chart import CHART, ROOT, case, merged, objects, pods
 from conftest import NO_SANDBOX, TARGET
 from kubelet import Pod, entrypoint
 
@@ -38,7 +38,7 @@ def secrets_of_the_readme():
     readme = (CHART / "README.md").read_text().replace("\\\n", " ")
     made = re.findall(r"create secret generic (\S+) (.*)", readme)
     found = {name: re.findall(r"--from-literal=(\w+)=", rest) for name, rest in made}
-    assert sorted(found) == ["blindpipe", "blindpipe-owner"]
+    assert sorted(found) == ["blindpipe", "blindpipe-eraser", "blindpipe-owner"]
     return found
 
 
@@ -47,9 +47,9 @@ def namespace(cluster, owner_sql):
     """Secrets that lead to real stores on this machine, a database of its own, and a root for pods."""
     database = f"chart_{secrets.token_hex(4)}"
     assert owner_sql("--command", f"create database {database}").returncode == 0
-    serving, owner = (
+    serving, owner, eraser = (
         urllib.parse.urlsplit(url)._replace(path=f"/{database}")
-        for url in (cluster.serving_url, cluster.postgres_url)
+        for url in (cluster.serving_url, cluster.postgres_url, cluster.erase_url)
     )
     redis = urllib.parse.urlsplit(cluster.redis_url)
     folder = Path(tempfile.mkdtemp(prefix="blindpipe-chart-"))
@@ -69,6 +69,8 @@ def namespace(cluster, owner_sql):
         "SERVER_SECRET": key(),
         "MIGRATE_DATABASE_URL": owner.geturl(),
         "MIGRATE_DATABASE_PASSWORD": owner.password,
+        "ERASE_DATABASE_URL": eraser.geturl(),
+        "ERASE_DATABASE_PASSWORD": eraser.password,
     }
     stores = {
         "secrets": {
@@ -97,10 +99,7 @@ def start(namespace):
     begun = []
 
     def start(values, owner, arguments=None):
-        found = objects(values)
-        document = next(document for (_, name), document in found.items() if name == owner and "spec" in document and (
-            "template" in document["spec"] or "containers" in document["spec"]))
-        spec = document["spec"].get("template", document)["spec"]
+        spec = dict(pods(objects(values)))[owner]
         pod = Pod(namespace.root, f"{owner}-{len(begun)}", spec, namespace.stores)
         begun.append(pod)
         return pod.start(arguments)
@@ -119,7 +118,7 @@ def values_of(name, namespace, **changes):
 
 def by_parts(namespace):
     return {
-        "secrets": {"nodes": PARTS, "owner": PARTS},
+        "secrets": {"nodes": PARTS, "owner": PARTS, "eraser": PARTS},
         "database": {
             "host": namespace.postgres.hostname,
             "port": namespace.postgres.port,
@@ -177,6 +176,13 @@ def test_a_migration_by_parts_finds_nothing_left_to_do(start, namespace):
     job = start(values_of("layer4", namespace, **by_parts(namespace)), "chat-migrate")
     assert job.wait(60) == 0, job.log.read_text()
     assert '"applied":0' in job.log.read_text()
+
+
+def test_the_daily_job_erases_as_its_own_role(start, namespace):
+    for name, changes in (("layer4", by_parts(namespace)), ("layer7", {})):
+        job = start(values_of(name, namespace, **changes), "chat-erase")
+        assert job.wait(60) == 0, job.log.read_text()
+        assert '"accounts":0' in job.log.read_text()
 
 
 def test_behind_a_layer_7_balancer(start, namespace):

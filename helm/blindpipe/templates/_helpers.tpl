@@ -67,6 +67,9 @@ labels:
 {{- if and $v.migrate.enabled (not $v.secrets.owner) -}}
 {{- $faults = append $faults "secrets.owner: the migration needs the secret of the schema's owner, or set migrate.enabled=false" -}}
 {{- end -}}
+{{- if and $v.erase.enabled (not $v.secrets.eraser) -}}
+{{- $faults = append $faults "secrets.eraser: the erasure needs the secret of its role, or set erase.enabled=false and run it yourself" -}}
+{{- end -}}
 {{- if not (or $v.tls.secret $v.trustedProxies) -}}
 {{- $faults = append $faults "tls.secret or trustedProxies: without one of them every request is refused as not TLS" -}}
 {{- end -}}

@@ -52,6 +52,18 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
 {{- end -}}
 {{- end -}}
 
+{{/* The ERASE_DATABASE_URL of the role that erases. */}}
+{{- define "blindpipe.eraserEnv" -}}
+{{- $v := .Values -}}
+{{- if $v.database.host -}}
+{{ include "blindpipe.secretEnv" (list $v.secrets.eraser "ERASE_DATABASE_PASSWORD") -}}
+- name: ERASE_DATABASE_URL
+  value: {{ include "blindpipe.postgresUrl" (list . $v.database.eraser "ERASE_DATABASE_PASSWORD" false) | quote }}
+{{ else -}}
+{{ include "blindpipe.secretEnv" (list $v.secrets.eraser "ERASE_DATABASE_URL") -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Variables of every container. */}}
 {{- define "blindpipe.commonEnv" -}}
 {{- if .Values.caBundle.configMap -}}

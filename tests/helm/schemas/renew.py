@@ -18,6 +18,7 @@ KINDS = {
     "v1/Pod": "pod-v1",
     "apps/v1/Deployment": "deployment-apps-v1",
     "batch/v1/Job": "job-batch-v1",
+    "batch/v1/CronJob": "cronjob-batch-v1",
     "autoscaling/v2/HorizontalPodAutoscaler": "horizontalpodautoscaler-autoscaling-v2",
     "policy/v1/PodDisruptionBudget": "poddisruptionbudget-policy-v1",
     "networking.k8s.io/v1/Ingress": "ingress-networking-v1",
