@@ -1,10 +1,10 @@
 # syntax=docker/dockerfile:1
 # `make image` builds it. The build is reproducible as far as its bases are: the toolchain and all dependencies are
-# pinned, and no path or time of the builder is in the binary. Arguments fix the bases by digest:
-# make image BUILD_BASE=rust@sha256:… RUNTIME_BASE=gcr.io/distroless/cc-debian12@sha256:…
-ARG BUILD_BASE=rust:1.95-slim-bookworm
+# pinned, and no path or time of the builder is in the binary. The bases are named by the digest of their index, which
+# has all platforms. Other bases: make image BUILD_BASE=… RUNTIME_BASE=…
+ARG BUILD_BASE=rust:1.95-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606650bdef00db7aeb69f4b3d170c3e4082
 # The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
-ARG RUNTIME_BASE=gcr.io/distroless/cc-debian12:nonroot
+ARG RUNTIME_BASE=gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
 
 FROM ${BUILD_BASE} AS build
 # The image's own toolchain is the pinned one; without this rustup would fetch clippy and rustfmt too.

@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm conformance image image-loadtest schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance image image-loadtest schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -18,16 +18,13 @@ export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 # The name of the container image, and its bases where they are not those of the Dockerfile.
 IMAGE ?= blindpipe:dev
 BASES = $(foreach base,BUILD_BASE RUNTIME_BASE,$(if $($(base)),--build-arg $(base)=$($(base))))
-# The tool that knows the advisories, and where their database is.
-DENY := 0.20.2
-ADVISORIES := https://github.com/RustSec/advisory-db
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 run: toolchain ## a whole cluster on this machine: two nodes and a played conversation (RELEASE=1: optimised; ARGS=--no-demo)
-	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster
-	@exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
+	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster --bin bp
+	@APP_DIR="$${APP_DIR-$(abspath $(wildcard clients/web/dist))}" exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
 test: fmt-check lint docs units clients helm deps ## everything that must hold: format, lints, docs, tests, dependencies
 	@echo && echo "All checks passed."
@@ -53,7 +50,7 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 
-clients: clients-typescript clients-python ## the tests of the clients in other languages, where these are found
+clients: clients-typescript clients-web clients-python ## the tests of the clients in other languages, where these are found
 
 # The interpreters that are looked for, best first.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -64,13 +61,14 @@ PYTHON_ENV := .dev/clients-python
 clients-python: toolchain
 	@echo "== clients: Python"
 	@if [ -z "$(PYTHON)" ]; then $(call not-run,THE PYTHON CLIENT WAS NOT TESTED: no Python >= 3.11 with venv was found.); else \
-	cmp -s clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
-	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
-	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
-	&& $(CARGO) build --locked --workspace --example interop \
+	$(MAKE) $(PYTHON_ENV)/installed.txt && $(CARGO) build --locked --workspace --example interop \
 	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts speed.py ../../examples/python/*.py \
 	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
+
+$(PYTHON_ENV)/installed.txt: clients/python/requirements-dev.txt
+	@cmp -s $< $@ || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
+	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $< && cp $< $@; }
 
 clients-typescript: toolchain
 	@echo "== clients: TypeScript"
@@ -79,6 +77,13 @@ clients-typescript: toolchain
 	$(call not-run,THE TYPESCRIPT CLIENT WAS NOT TESTED: no Node >= 20.19 was found.); \
 	else $(CARGO) build --locked --workspace --example interop && cd clients/typescript \
 	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
+
+# The app in a real browser, against a cluster that serves it. It is built on the TypeScript client's build.
+clients-web: clients-typescript
+	@echo "== clients: web app"
+	@if [ -d clients/typescript/dist ] && command -v node >/dev/null; then cd clients/web \
+	&& npm ci --no-fund --no-audit --loglevel=error && npm test; else \
+	$(call not-run,THE WEB APP WAS NOT TESTED: the TypeScript client was not built.); fi
 
 define not-run
 echo; echo "  ****************************************************************************"; \
@@ -95,7 +100,9 @@ conformance: toolchain ## schemathesis against a cluster, as a user and as an ag
 	@$(CARGO) build --locked --workspace --bin blindpipe --bin devcluster
 	@TARGET=$(TARGET) tests/conformance/run $(ARGS)
 
+# An image with another name than the default is for others: its dependencies must have been looked up.
 image: ## build the container image (IMAGE=name:tag, BUILD_BASE= and RUNTIME_BASE=; needs Docker or Podman)
+	@[ "$(IMAGE)" = blindpipe:dev ] || $(MAKE) advisories RELEASE=1
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build $(BASES) --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
@@ -113,22 +120,16 @@ deps: toolchain ## licences, bans and known advisories of the dependencies
 	else echo "licences, bans, sources: held by the tests just run (cargo-deny is not installed)"; fi
 	@$(MAKE) advisories
 
-# The database of advisories is a git repository on the internet, out of reach on a closed network. Then this says so
-# and does not fail; an advisory that concerns us does fail.
-advisories: toolchain
-	@not_checked() { \
-	    echo; echo "  ****************************************************************************"; \
-	    echo "  *  THE DEPENDENCIES WERE NOT CHECKED AGAINST KNOWN ADVISORIES:"; \
-	    echo "  *  $$1"; \
-	    echo "  *  Run \`make advisories\` where it is possible, before you release."; \
-	    echo "  ****************************************************************************"; exit 0; }; \
-	command -v git >/dev/null || not_checked "git is not installed."; \
-	GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet --exit-code $(ADVISORIES) HEAD >/dev/null 2>&1 \
-	    || not_checked "$(ADVISORIES) cannot be reached."; \
-	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny@$(DENY) \
-	    || not_checked "cargo-deny could not be installed."; \
-	$(CARGO) deny --workspace fetch db >/dev/null 2>&1 || not_checked "the database could not be fetched."; \
-	$(CARGO) deny --workspace check --disable-fetch advisories
+# What cannot be looked up here (a closed network) is named. Only a release build fails for that.
+advisories: toolchain ## known advisories of all lock files: cargo, npm, pip (RELEASE=1: what cannot be looked up fails)
+	@CARGO=$(CARGO) PYTHON=$(or $(PYTHON),python3) RELEASE=$(RELEASE) .ci/advisories
+
+dist: toolchain ## everything that a release publishes, into dist/: programs, SDKs, chart, bills of materials, checksums
+	@$(MAKE) $(PYTHON_ENV)/installed.txt
+	@CARGO=$(CARGO) PYTHON=$(abspath $(PYTHON_ENV))/bin/python .ci/dist
+
+test-dist: ## install what is in dist/ into empty places, and follow docs/install.md with it
+	@TARGET=$(TARGET) tests/helm/run tests/dist $(ARGS)
 
 load: toolchain ## measure a cluster of its own, optimised (ARGS go to the load generator; ARGS=--help)
 	@$(CARGO) build --locked --workspace --release --bins

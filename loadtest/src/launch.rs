@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Result, report::say};
 
 /// The limits that a run would exhaust. Every call is still counted against them, at full cost.
-const RAISED: [&str; 17] = [
+const RAISED: [&str; 19] = [
     "agent_message_send",
     "agent_conversation_message_send",
     "agent_poll",
@@ -28,6 +28,8 @@ const RAISED: [&str; 17] = [
     "group_agent_instance",
     "conversation_open",
     "agent_file_upload",
+    "webhook_call",
+    "webhook_origin",
     "agent_object_get",
     "default_user",
     "default_ip",

@@ -73,6 +73,8 @@ pub fn agent_auth(agent_id: &str, token: &str, resume: Option<&str>) -> Result<S
         agent_id: agent_id.parse()?,
         token: Secret::from(token),
         resume: resume.map(str::parse).transpose()?,
+        mode: None,
+        group: None,
     }));
     Ok(serde_json::to_string(&frame)?)
 }

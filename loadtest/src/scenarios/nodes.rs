@@ -73,10 +73,6 @@ impl EphemeralHandler for NoFeature {
     }
 
     fn apply_remote(&self, _: &EphemeralEvent) {}
-
-    fn handle_control(&self, _: &str) -> bool {
-        false
-    }
 }
 
 /// The arrivals at all simulated sockets.
