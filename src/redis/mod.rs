@@ -8,11 +8,8 @@ mod inspection;
 pub(crate) mod keys;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use fred::{
@@ -23,6 +20,7 @@ use fred::{
         config::{Config, Options, ReconnectPolicy, UnresponsiveConfig},
     },
 };
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 
 pub use self::inspection::Inspection;
@@ -64,6 +62,29 @@ pub struct LiveNodes {
     pub late: Vec<String>,
 }
 
+/// The number of live nodes.
+#[derive(Default)]
+struct NodeCount {
+    count: u32,
+    /// When the count may fall.
+    holds_until: Option<Instant>,
+}
+
+impl NodeCount {
+    /// Notes the number of nodes on the list. It counts at once if it is larger. Otherwise it
+    /// counts a lease later: a Redis that restarted has an empty list, on which the first node
+    /// stands alone, and would take the local shares of all.
+    fn note(&mut self, listed: u32, known: bool, now: Instant, lives: Duration) {
+        let may_fall = known && self.holds_until.is_none_or(|until| until <= now);
+        if listed >= self.count || may_fall {
+            self.count = listed;
+            self.holds_until = Some(now + lives);
+        } else if !known {
+            self.holds_until = Some(now + lives);
+        }
+    }
+}
+
 /// A receiver of reconnections to Redis.
 pub struct Links(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
 
@@ -74,7 +95,7 @@ pub struct Redis {
     timeout: Duration,
     prefix: Arc<str>,
     breaker: Arc<Breaker>,
-    nodes: Arc<AtomicU32>,
+    nodes: Arc<Mutex<NodeCount>>,
     heartbeat: Arc<Script>,
 }
 
@@ -101,7 +122,7 @@ impl Redis {
             timeout,
             prefix: prefix.into(),
             breaker: Arc::default(),
-            nodes: Arc::new(AtomicU32::new(1)),
+            nodes: Arc::default(),
             heartbeat: Arc::new(Script::new(include_str!("node_heartbeat.lua"))),
         };
         Ok((redis, subscriber))
@@ -125,9 +146,9 @@ impl Redis {
         [&self.prefix, ":", name.as_ref()].concat()
     }
 
-    /// The number of live nodes at the last successful heartbeat; at least 1.
+    /// The largest number of live nodes that a heartbeat saw within the last lease; at least 1.
     pub fn nodes(&self) -> u32 {
-        self.nodes.load(Ordering::Relaxed).max(1)
+        self.nodes.lock().count.max(1)
     }
 
     /// Whether the breaker is open, so that an early retry is in vain.
@@ -150,12 +171,11 @@ impl Redis {
         let [known, at, late, nodes @ ..] = answer.as_slice() else {
             return Err(Away);
         };
-        self.nodes.store(
-            u32::try_from(nodes.len()).unwrap_or(u32::MAX),
-            Ordering::Relaxed,
-        );
+        let known = known == "1";
+        let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        self.nodes.lock().note(count, known, Instant::now(), lives);
         Ok(LiveNodes {
-            known: known == "1",
+            known,
             at: at.parse().unwrap_or_default(),
             nodes: nodes.join(","),
             late: late
@@ -339,4 +359,25 @@ fn builder(url: &SecretString, timeout: Duration) -> FredResult<Builder> {
         .with_performance_config(|performance| performance.default_command_timeout = patience)
         .set_policy(ReconnectPolicy::new_exponential(0, 50, 1_000, 2));
     Ok(builder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_was_forgotten_does_not_lower_the_count_for_a_lease() {
+        let (start, lives) = (Instant::now(), Duration::from_secs(6));
+        let mut nodes = NodeCount::default();
+        let mut note = |listed, known, seconds| {
+            nodes.note(listed, known, start + Duration::from_secs(seconds), lives);
+            nodes.count
+        };
+        assert_eq!(note(1, false, 0), 1);
+        assert_eq!(note(2, true, 1), 2);
+        // Redis restarted, and this node is the first on its list.
+        assert_eq!(note(1, false, 60), 2);
+        assert_eq!(note(1, true, 65), 2);
+        assert_eq!(note(1, true, 66), 1);
+    }
 }
