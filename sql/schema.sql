@@ -841,6 +841,12 @@ create table message (
     constraint message_pkey PRIMARY KEY (conversation_id, seq)
 ) partition by HASH (conversation_id);
 
+create table message_deletion (
+    message_id uuid not null,
+    deleted_at timestamp with time zone not null default app_now(),
+    constraint message_deletion_pkey PRIMARY KEY (message_id)
+);
+
 create table message_ref (
     conversation_id uuid not null,
     referred_seq bigint not null,
@@ -1339,6 +1345,8 @@ CREATE INDEX message_addressed ON ONLY message USING btree (conversation_id, seq
 CREATE INDEX message_by_agent ON ONLY message USING btree (conversation_id, sender_id, seq) WHERE sender_kind = 'agent'::text;
 
 CREATE UNIQUE INDEX message_by_id ON ONLY message USING btree (conversation_id, message_id);
+
+CREATE INDEX message_deletion_age ON message_deletion USING btree (deleted_at);
 
 CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);
 

@@ -132,7 +132,11 @@ impl Schedule {
                 while paced(messages::forget_keys(db)).await? {}
                 Ok(())
             }
-            Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::ExpireInboxes => {
+                inbox::expire(db, INBOX_RETENTION_DAYS).await?;
+                while paced(messages::forget_deletions(db, INBOX_RETENTION_DAYS)).await? {}
+                Ok(())
+            }
             Upkeep::SweepObjects => {
                 while self.objects.sweep(db).await? {}
                 Ok(())

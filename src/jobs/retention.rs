@@ -30,6 +30,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('key_backup_erasure', (select due_at from key_backup_erasure where due_at <= app_now() order by due_at limit 1)),
                 ('login_guard', (select min(last_failure_at) from login_guard)),
                 ('login_notice', (select min(noticed_at) from login_notice)),
+                ('message_deletion', (select min(deleted_at) from message_deletion)),
                 ('object', (select delete_at from object where delete_at <= app_now() order by delete_at limit 1)),
                 ('passkey_challenge', (select min(expires_at) from passkey_challenge)),
                 ('reconcile_log', (select min(recorded_at) from reconcile_log)),

@@ -41,3 +41,8 @@ pub struct SendRequest {
 pub async fn forget_keys(db: &Db) -> Result<bool> {
     store::forget_keys(db).await
 }
+
+/// Forgets some deletions of messages that no inbox has any more. True while there may be more.
+pub async fn forget_deletions(db: &Db, days: i32) -> Result<bool> {
+    store::forget_deletions(db, days).await
+}

@@ -37,7 +37,7 @@ const fn rule(table: &'static str, kept: i64, insert: &'static str, find: &'stat
     }
 }
 
-const RULES: [Rule; 27] = [
+const RULES: [Rule; 28] = [
     rule(
         "reconcile_log", HOUR,
         "insert into reconcile_log (principal_id, recorded_at) values ('$id', $at)", "principal_id = '$id'",
@@ -94,6 +94,7 @@ const RULES: [Rule; 27] = [
          values ('$id', '$id', 'r', '$id', '$id', 't', 's', 'low', false, 'executed', $at, $at)",
         "call_id = '$id'",
     ),
+    rule("message_deletion", 30 * DAY, "insert into message_deletion values ('$id', $at)", "message_id = '$id'"),
     rule(
         "webhook_stop", 30 * DAY,
         "insert into webhook_stop (agent_id, event_id, is_taken, wait_until) values ('$id', '$id', true, $at)",

@@ -6,6 +6,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::{
+    db::{Db, batches::BATCH_ROWS},
     error::{Code, Error, Result},
     events::Event,
     ids::{ConversationId, MessageId, Principal},
@@ -104,10 +105,14 @@ async fn empty(
             "-- messages.delete
             with searchable as (
                 delete from message_token where conversation_id = $1 and seq = $2
+            ), deletion as (
+                update message set payload = '', deleted_at = app_now(), deleted_by = $3
+                where conversation_id = $1 and seq = $2
+                returning message_id, deleted_at
+            ), noted as (
+                insert into message_deletion (message_id, deleted_at) select message_id, deleted_at from deletion
             )
-            update message set payload = '', deleted_at = app_now(), deleted_by = $3
-            where conversation_id = $1 and seq = $2
-            returning deleted_at",
+            select deleted_at from deletion",
             &[&conversation, &seq, &by.wire_id()],
         )
         .await?;
@@ -127,4 +132,20 @@ async fn audience(tx: &Tx, conversation: ConversationId, seq: i64) -> Result<Vec
         )
         .await?;
     Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+}
+
+/// Forgets some deletions that are older than `days`. True while there may be more.
+pub async fn forget_deletions(db: &Db, days: i32) -> Result<bool> {
+    let client = db.write().await?;
+    let deleted = client
+        .execute(
+            "-- messages.forget_deletions
+            delete from message_deletion where message_id = any(array(
+                select message_id from message_deletion where deleted_at < app_now() - make_interval(days => $1)
+                order by deleted_at limit $2
+            ))",
+            &[&days, &BATCH_ROWS],
+        )
+        .await?;
+    Ok(deleted > 0)
 }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use self::statement::{Columns, LOCK, LOCKS};
 pub use self::{
-    deletion::delete,
+    deletion::{delete, forget_deletions},
     devices::forget_devices,
     history::{Page, Referring, history, referring},
 };

@@ -223,7 +223,7 @@ impl Context {
             delivery: id,
             seq: item.seq,
             event: events::kind_of(&item.encoded).to_owned(),
-            place: events::conversation_of(&item.encoded).zip(events::id_of(&item.encoded)),
+            id: events::id_of(&item.encoded),
             is_new,
         };
         let Ok(Some(begun)) = self.shared.ledger.begin(begin).await else {

@@ -7,7 +7,7 @@ use super::super::DeliveryStatus;
 use crate::{
     db::Db,
     error::Result,
-    ids::{AgentId, ConversationId, DeliveryId, EventId},
+    ids::{AgentId, DeliveryId, EventId},
     work::Tx,
 };
 
@@ -19,8 +19,8 @@ pub struct Begin {
     pub seq: i64,
     /// The event's name.
     pub event: String,
-    /// The event's conversation and id, by which its message is found.
-    pub place: Option<(ConversationId, EventId)>,
+    /// The event's id, which is that of its message or of its stop.
+    pub id: Option<EventId>,
     /// Whether the log does not have the delivery yet.
     pub is_new: bool,
 }
@@ -53,8 +53,7 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
     let ids: Vec<DeliveryId> = items.iter().map(|item| item.delivery).collect();
     let seqs: Vec<i64> = items.iter().map(|item| item.seq).collect();
     let events: Vec<&str> = items.iter().map(|item| item.event.as_str()).collect();
-    let (conversations, messages): (Vec<Option<ConversationId>>, Vec<Option<EventId>>) =
-        items.iter().map(|item| item.place.unzip()).unzip();
+    let event_ids: Vec<Option<EventId>> = items.iter().map(|item| item.id).collect();
     let are_new: Vec<bool> = items.iter().map(|item| item.is_new).collect();
     let (low, high) = (ids.iter().min(), ids.iter().max());
     let client = db.write().await?;
@@ -62,20 +61,21 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
         .query(
             "-- webhooks.begin
             with item as materialized (
-                select * from unnest($1::uuid[], $2::int4[], $3::uuid[], $4::bigint[], $5::text[], $6::bool[],
-                        $9::uuid[], $10::uuid[])
-                    with ordinality as item (agent_id, turn, delivery_id, seq, event, is_new, conversation_id, message_id, n)
+                select * from unnest($1::uuid[], $2::int4[], $3::uuid[], $4::bigint[], $5::text[], $6::bool[], $9::uuid[])
+                    with ordinality as item (agent_id, turn, delivery_id, seq, event, is_new, event_id, n)
             ), live as materialized (
+                -- The laterals are probes of indexes: without them Postgres reads all webhooks for a few items.
                 select item.*, w.updated_at,
-                    exists (select from message m where m.conversation_id = item.conversation_id
-                        and m.message_id = item.message_id and m.deleted_at is not null) as is_deleted,
+                    exists (select from message_deletion d where d.message_id = item.event_id) as is_deleted,
                     item.is_new and coalesce(s.is_answered, false) as is_answered,
                     item.is_new and coalesce(not s.is_answered and s.wait_until > app_now(), false) as is_awaited
                 from item
-                join webhook_turn t on t.agent_id = item.agent_id and t.turn = item.turn
-                join webhook w on w.agent_id = item.agent_id
-                left join webhook_stop s on s.agent_id = item.agent_id and s.event_id = item.message_id
-                where t.is_leased and t.is_open and t.epoch = (select inbox_epoch())
+                cross join lateral (
+                    select from webhook_turn t where t.agent_id = item.agent_id and t.turn = item.turn
+                        and t.is_leased and t.is_open and t.epoch = (select inbox_epoch()) offset 0
+                ) t
+                cross join lateral (select updated_at from webhook w where w.agent_id = item.agent_id offset 0) w
+                left join webhook_stop s on s.agent_id = item.agent_id and s.event_id = item.event_id
             ), made as (
                 insert into webhook_delivery (agent_id, delivery_id, seq, event, status, attempts)
                 select agent_id, delivery_id, seq, event, 'pending', 1 from live
@@ -91,8 +91,7 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
             union all
             select live.n, live.updated_at, live.is_deleted, false, false, r.attempts from live join repeated r on r.delivery_id = live.delivery_id",
             &[
-                &agents, &turns, &ids, &seqs, &events, &are_new, &low, &high, &conversations,
-                &messages,
+                &agents, &turns, &ids, &seqs, &events, &are_new, &low, &high, &event_ids,
             ],
         )
         .await?;
