@@ -70,7 +70,7 @@ impl BackupKey {
         Self::derive(password, salt, Costs::default())
     }
 
-    /// For a backup that exists.
+    /// For a backup that exists, with the salt that stands beside it.
     ///
     /// # Errors
     ///
@@ -159,12 +159,8 @@ pub fn seal(
     seal_with_nonces(key, user, device_id, keys, earlier, nonces)
 }
 
-/// Encrypts under given nonces, for test vectors.
-///
-/// # Errors
-///
-/// As [`seal`].
-pub fn seal_with_nonces(
+/// As [`seal`], under given nonces. A nonce is never used twice under one key.
+pub(crate) fn seal_with_nonces(
     key: &BackupKey,
     user: Id,
     device_id: &str,

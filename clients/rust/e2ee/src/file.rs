@@ -32,9 +32,8 @@ pub fn seal(content: &[u8], rng: &mut impl CryptoRng) -> SealedFile {
     SealedFile { bytes, key, sha256 }
 }
 
-/// Encrypts under a given key and salt, for test vectors and byte-equal repeats.
-#[must_use]
-pub fn seal_with(content: &[u8], key: &Secret, salt: [u8; 16]) -> Vec<u8> {
+/// Encrypts under a given key and salt. One pair of them is for one content.
+pub(crate) fn seal_with(content: &[u8], key: &Secret, salt: [u8; 16]) -> Vec<u8> {
     let file_key = file_key(key, &salt);
     let mut file = [&MAGIC[..], &salt].concat();
     let last = content.len().saturating_sub(1) / CHUNK_BYTES;

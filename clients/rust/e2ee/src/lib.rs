@@ -5,6 +5,10 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+// The vectors name the crate as any program does.
+#[cfg(test)]
+extern crate self as blindpipe_e2ee;
+
 pub mod approval;
 pub mod backup;
 mod bytes;
@@ -20,6 +24,8 @@ mod keys;
 pub mod room;
 pub mod safety;
 pub mod trust;
+#[cfg(test)]
+mod vectors;
 pub mod wrap;
 
 pub use bytes::{from_base64, to_base64};

@@ -89,12 +89,8 @@ pub fn seal(draft: &Draft<'_>, rng: &mut impl CryptoRng) -> Result<Vec<u8>> {
     seal_with_salt(draft, salt)
 }
 
-/// Seals under a given salt, for test vectors: a salt used twice gives the content away.
-///
-/// # Errors
-///
-/// As [`seal`].
-pub fn seal_with_salt(draft: &Draft<'_>, salt: [u8; 16]) -> Result<Vec<u8>> {
+/// As [`seal`], under a given salt: a salt used twice gives the content away.
+pub(crate) fn seal_with_salt(draft: &Draft<'_>, salt: [u8; 16]) -> Result<Vec<u8>> {
     let Draft {
         key, sender, place, ..
     } = *draft;

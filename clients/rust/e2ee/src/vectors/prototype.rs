@@ -12,7 +12,9 @@ use blindpipe_e2ee::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{array, bytes, hex, number, optional, principal, secret, text, unhex, view};
+use crate::vectors::support::{
+    array, bytes, hex, number, optional, principal, secret, text, unhex, view,
+};
 
 fn read() -> Value {
     serde_json::from_str(include_str!("prototype.json")).expect("JSON")
@@ -187,7 +189,7 @@ fn place_of_refused(case: &Value) -> Place {
         place["asked"] = "00".repeat(16).into();
         place["digest"] = "50".repeat(32).into();
         place["status"] = "executed".into();
-        return crate::support::place(&place);
+        return crate::vectors::support::place(&place);
     }
     place(case)
 }

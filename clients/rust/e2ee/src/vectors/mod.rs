@@ -1,5 +1,7 @@
 //! Writes `clients/vectors`, or checks that what is committed there is what this crate makes.
-//! `UPDATE_VECTORS=1 cargo test -p blindpipe-e2ee --test vectors` writes.
+//! `UPDATE_VECTORS=1 cargo test -p blindpipe-e2ee --lib vectors` writes.
+//!
+//! They stand inside the crate, because only here can a salt or a nonce be given.
 
 mod approvals;
 mod basics;
@@ -11,7 +13,7 @@ mod machine;
 mod prototype;
 mod refuse;
 mod states;
-#[path = "../support/mod.rs"]
+#[path = "../../tests/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the interop program")]
 mod support;
 

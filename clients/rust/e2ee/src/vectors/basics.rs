@@ -12,7 +12,7 @@ use blindpipe_e2ee::{
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     cast::{self, ADDRESSED, AGENT, AS_AGENT, AS_USER, CONVERSATION, EPOCH, MESSAGE, TIME, USER},
     hold,
     support::{hex, text, unhex},

@@ -17,7 +17,7 @@ use blindpipe_e2ee::{
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     cast::{AGENT, AS_ADDRESSED, AS_AGENT, AS_USER, CONVERSATION, OTHER_USER, TIME, USER},
     hold,
     machine::{Machine, notice},
@@ -192,7 +192,7 @@ impl Case {
             rotator_keys: &rotator_keys,
             time,
         };
-        let me = Principal::from_bytes(crate::support::array(&self.json, "me"));
+        let me = Principal::from_bytes(crate::vectors::support::array(&self.json, "me"));
         let me = me.expect("a principal");
         let mine = mine();
         let to = Recipient {

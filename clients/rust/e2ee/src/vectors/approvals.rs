@@ -7,7 +7,7 @@ use blindpipe_e2ee::{
 };
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     basics::private_json,
     cast::{device, other_device},
     hold,

@@ -8,7 +8,7 @@ use blindpipe_e2ee::{
 use hkdf::Hkdf;
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     basics::private_json,
     cast::{self, USER},
     hold,
@@ -120,7 +120,7 @@ fn empty_chunk(key: &Secret, salt: [u8; 16]) -> Vec<u8> {
     hkdf.expand(info, &mut file_key).expect("short");
     let mut nonce = [0; 12];
     (nonce[10], nonce[11]) = (1, 1);
-    crate::craft::gcm(&file_key, &nonce, &[], &[])
+    crate::vectors::craft::gcm(&file_key, &nonce, &[], &[])
 }
 
 fn file_message() -> Value {

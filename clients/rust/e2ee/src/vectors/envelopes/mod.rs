@@ -10,7 +10,7 @@ use blindpipe_e2ee::{
 };
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     cast::{self, ADDRESSED, AGENT, AS_ADDRESSED, AS_AGENT, AS_USER, CONVERSATION, EPOCH, TIME},
     craft::Craft,
     hold,

@@ -10,7 +10,7 @@ use blindpipe_e2ee::{
 use rand::{SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use crate::{
+use crate::vectors::{
     cast::{self, ADDRESSED, AS_USER, CONVERSATION, EPOCH, MESSAGE, OTHER_USER, TIME, USER},
     hold,
     support::{hex, place_json},

@@ -14,7 +14,9 @@ use blindpipe_e2ee::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{array, bytes, hex, number, optional, place, principal, secret, text};
+use crate::vectors::support::{
+    array, bytes, hex, number, optional, place, principal, secret, text,
+};
 
 /// A client with one conversation.
 pub struct Machine {
