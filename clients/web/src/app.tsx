@@ -5,7 +5,7 @@ import { ProofDialog } from "./parts/proof.js";
 import { t } from "./i18n/index.js";
 import type { Texts } from "./i18n/en.js";
 import { isOnline } from "./model/line.js";
-import { approvals, toolRequests } from "./model/requests.js";
+import { approvals, askedGrants, toolRequests } from "./model/requests.js";
 import { phase } from "./model/session.js";
 import { type Route, route } from "./router.js";
 import { Agents, AgentLink } from "./screens/agents.js";
@@ -53,13 +53,14 @@ function SignedIn(): JSX.Element {
   const { screen } = route.value;
   const isInConversation = screen === "conversation";
   const first = toolRequests.value[0];
+  const waiting = approvals.value.length + askedGrants.value.length;
   return (
     <div class={isInConversation ? "frame in-conversation" : "frame"}>
       <nav aria-label="Blindpipe">
         {TABS.map(([tab, path, label]) => (
           <a key={tab} href={`#/${path}`} aria-current={isAt(tab, screen) ? "page" : undefined}>
             {t(label)}
-            {tab === "approvals" && approvals.value.length > 0 && <b class="count">{approvals.value.length}</b>}
+            {tab === "approvals" && waiting > 0 && <b class="count">{waiting}</b>}
           </a>
         ))}
       </nav>
@@ -71,7 +72,7 @@ function SignedIn(): JSX.Element {
       <main>
         <Screen />
       </main>
-      {first && <ToolCallDialog key={first.call.request_id} request={first} />}
+      {first && <ToolCallDialog key={first.request.call.request_id} shown={first} />}
       <ProofDialog />
       <QuestionDialog />
     </div>

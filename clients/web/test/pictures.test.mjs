@@ -9,7 +9,13 @@ import { addAuthenticator, appOf, findBrowser, newPage, openAgent, register, say
 const program = process.env.UPDATE_PICTURES ? findBrowser() : null;
 const skip = program ? false : "UPDATE_PICTURES=1 makes them";
 const PICTURES = fileURLToPath(new URL("../../../docs/app/", import.meta.url));
+/** `1` makes all pictures; else the names of those that are wanted, with commas. */
+const WANTED = process.env.UPDATE_PICTURES?.split(",") ?? [];
 const WIDTHS = [[1200, 760], [390, 760]];
+const MANIFEST = {
+  tools: [{ name: "copy_text", scope: "clipboard:write" }],
+  permission_scopes: [{ scope: "clipboard:write", sensitivity: "medium" }],
+};
 const ANSWER = `The release is **ready**:
 
 1. All 412 tests pass.
@@ -39,11 +45,16 @@ after(async () => {
 
 /** An agent that answers, and asks for an approval. */
 async function startAgent(owner) {
-  const options = await cluster.agent("Release assistant", owner);
+  const options = await cluster.agent("Release assistant", owner, MANIFEST);
   const agent = new Agent(options);
   agent.on("message", async (ctx) => {
     if (ctx.text.startsWith("Deploy")) {
       await ctx.approve("deploy", { version: "1.4.2", cluster: "production" }, { text: "Deploy 1.4.2 to production?" });
+    } else if (ctx.text.startsWith("May")) {
+      await ctx.requestGrant(["clipboard:write"], { reason: "To hand you the commands of a release." });
+    } else if (ctx.text.startsWith("Copy")) {
+      const args = { text: "blindpipe migrate --plan" };
+      await ctx.call({ tool: "copy_text", scope: "clipboard:write", arguments: args, prompt: "The first command" });
     } else {
       await ctx.reply({ type: "text", format: "markdown", text: ANSWER });
     }
@@ -58,6 +69,7 @@ async function startAgent(owner) {
 }
 
 async function shoot(page, name) {
+  if (!WANTED.includes("1") && !WANTED.includes(name)) return;
   await page.mouse.move(0, 0);
   for (const [width, height] of WIDTHS) {
     await page.setViewportSize({ width, height });
@@ -99,6 +111,21 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.goto(`${url}#/approvals`);
   await page.getByText("Deploy 1.4.2 to production?").waitFor();
   await shoot(page, "approvals");
+
+  await openAgent(page, cluster, agentId);
+  await say(page, "May you copy the commands for me?");
+  await page.goto(`${url}#/settings/grants`);
+  await page.getByText("asks for a permission").waitFor();
+  await shoot(page, "a-permission-asked-for");
+  await page.getByRole("button", { name: "Approve" }).click();
+  await page.getByText("without an end").waitFor();
+  await shoot(page, "what-agents-may-do");
+  await openAgent(page, cluster, agentId);
+  await say(page, "Copy it, please.");
+  await page.getByRole("dialog").getByRole("button", { name: "Deny" }).waitFor();
+  await shoot(page, "tool-call");
+  await page.keyboard.press("Enter");
+  await page.getByRole("dialog").waitFor({ state: "detached" });
 
   await page.goto(`${url}#/`);
   await page.locator(".list a", { hasText: "Ben" }).click();

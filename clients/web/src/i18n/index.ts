@@ -1,6 +1,7 @@
 /** The words of the person's language: German where the browser prefers it, else English. */
 import { de } from "./de.js";
 import { en, type Texts } from "./en.js";
+import { withoutDirections } from "../parts/visible.js";
 
 const isGerman = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.startsWith("de") ?? false;
 export const language = isGerman ? "de" : "en";
@@ -8,7 +9,7 @@ document.documentElement.lang = language;
 const texts: Texts = isGerman ? de : en;
 
 export function t(name: keyof Texts, filled: Readonly<Record<string, string | number>> = {}): string {
-  return texts[name].replace(/\{(\w+)\}/g, (_, key: string) => String(filled[key] ?? ""));
+  return texts[name].replace(/\{(\w+)\}/g, (_, key: string) => withoutDirections(String(filled[key] ?? "")));
 }
 
 // Hours are written as in the person's region.

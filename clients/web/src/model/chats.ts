@@ -14,7 +14,7 @@ import {
 } from "@blindpipe/client";
 import * as line from "./line.js";
 import { arrived, clearOutbox } from "./outbox.js";
-import { refreshApprovals, toolRequests } from "./requests.js";
+import { dismiss, refreshApprovals, refreshGrants, show } from "./requests.js";
 
 type ConversationInfo = Awaited<ReturnType<Conversation["info"]>>;
 
@@ -217,6 +217,7 @@ function refreshAll(): void {
   if (!current) return;
   read(refreshConversations());
   read(refreshApprovals(current));
+  read(refreshGrants(current));
 }
 
 /** The service keeps events for some days only, and what was missed before is in the histories. */
@@ -309,16 +310,17 @@ function take(event: ClientEvent): void {
 /** A request that the device need not show is settled at once. */
 async function offer(request: ToolRequest): Promise<void> {
   if ((await request.decide()) !== "ask") return;
-  toolRequests.value = [...toolRequests.value, request];
+  show(request);
 }
 
 function takeOther(name: string, data: Readonly<Record<string, unknown>>): void {
   if (name.startsWith("approval.") && current) read(refreshApprovals(current));
+  if (name.startsWith("grant.") && current) read(refreshGrants(current));
   if (name === "message.deleted") {
     chats.get(String(data["conversation_id"]))?.forget(String(data["message_id"]));
   }
   if (name === "artifact_response") {
-    toolRequests.value = toolRequests.value.filter(({ call }) => call.request_id !== data["request_id"]);
+    dismiss(String(data["request_id"]));
   }
   if (/^(conversation|member|relation)\./.test(name)) members.delete(String(data["conversation_id"]));
   if (/^(conversation|member|relation|message)\./.test(name)) refreshSoon();

@@ -13,6 +13,7 @@ import { open as openChats, close as closeChats, notice, resync } from "./chats.
 import * as line from "./line.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
+import { tools } from "./tools.js";
 
 export type Phase =
   | { readonly is: "starting" }
@@ -45,6 +46,7 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
     deviceId,
     deviceName: browserName(),
     platform: "web",
+    tools,
     get pins() {
       return learned.pins;
     },

@@ -77,7 +77,7 @@ export function Button({ action, onPress, kind, children, label, ...rest }: Butt
       aria-label={label}
       aria-expanded={rest.expanded}
       disabled={action.isRunning.value || rest.disabled}
-      ref={rest.autofocus ? focus : undefined}
+      autofocus={rest.autofocus}
       onClick={() => void action.run(onPress)}
     >
       {children}
@@ -114,7 +114,7 @@ export function QuestionDialog(): JSX.Element | null {
   return (
     <Dialog title={now.text} onClose={() => end(false)}>
       <div class="row">
-        <button type="button" class="plain" ref={focus} onClick={() => end(false)}>
+        <button type="button" class="plain" autofocus onClick={() => end(false)}>
           {t("cancel")}
         </button>
         <button type="button" class="danger" onClick={() => end(true)}>

@@ -4,17 +4,21 @@ import type { JSX } from "preact";
 import type { ApprovalRequest } from "@blindpipe/client";
 import { Button, Fault, Field, useAction } from "../parts/action.js";
 import { Json } from "../parts/json.js";
+import { AskedGrant } from "../parts/permission.js";
 import { saveAs } from "../parts/message.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
-import { approvals, decided, refreshApprovals } from "../model/requests.js";
+import { approvals, askedGrants, decided, refreshApprovals } from "../model/requests.js";
 import { client } from "../model/session.js";
 
 export function Approvals(): JSX.Element {
   return (
     <section class="page" aria-label={t("approvals")}>
       <h1>{t("approvals")}</h1>
-      {approvals.value.length === 0 && <p class="hint">{t("no_approvals")}</p>}
+      {approvals.value.length + askedGrants.value.length === 0 && <p class="hint">{t("no_approvals")}</p>}
+      {askedGrants.value.map((grant) => (
+        <AskedGrant key={grant.grant_id} grant={grant} />
+      ))}
       {approvals.value.map((request) => (
         <Open key={request.id} request={request} />
       ))}

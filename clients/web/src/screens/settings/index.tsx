@@ -7,6 +7,7 @@ import { logout } from "../../model/session.js";
 import { AccessLog } from "./access-log.js";
 import { Blocks } from "./blocks.js";
 import { Devices } from "./devices.js";
+import { Grants } from "./grants.js";
 import { Password } from "./password.js";
 import { Passkeys } from "./passkeys.js";
 import { Profile } from "./profile.js";
@@ -18,6 +19,7 @@ const TITLES: Readonly<Record<Section, keyof Texts>> = {
   "sign-in": "sign_in_ways",
   devices: "devices_sessions",
   blocks: "blocks",
+  grants: "grants",
   reads: "access_log",
 };
 
@@ -79,6 +81,8 @@ function Content({ section }: { readonly section: Section }): JSX.Element {
       );
     case "blocks":
       return <Blocks />;
+    case "grants":
+      return <Grants />;
     case "reads":
       return <AccessLog />;
   }
