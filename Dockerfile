@@ -19,6 +19,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     cargo build --locked --release --bin blindpipe \
     && install -D --strip target/release/blindpipe /image/usr/local/bin/blindpipe \
     && install -d -o 65532 -g 65532 /image/var/lib/blindpipe/objects
+# The web app, as `make image` has built it before. Without that build, the image has an empty folder.
+RUN install -d /image/usr/local/share/blindpipe/app clients/web/dist \
+    && cp -r clients/web/dist/. /image/usr/local/share/blindpipe/app
 
 # The load generator, for the chart's load test: `make image-loadtest`.
 FROM build AS build-loadtest
@@ -42,6 +45,8 @@ LABEL org.opencontainers.image.title="blindpipe" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0"
 COPY --from=build /image/usr/local/bin/blindpipe /usr/local/bin/blindpipe
+# Served if APP_DIR names it.
+COPY --from=build /image/usr/local/share/blindpipe/app /usr/local/share/blindpipe/app
 # Files, unless OBJECT_STORE_URL names a bucket. Several nodes must share this volume. The rest may be read-only.
 COPY --from=build --chown=65532:65532 /image/var/lib/blindpipe/objects /var/lib/blindpipe/objects
 VOLUME /var/lib/blindpipe/objects

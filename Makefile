@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance image image-loadtest schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance app image image-loadtest schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -101,10 +101,15 @@ conformance: toolchain ## schemathesis against a cluster, as a user and as an ag
 	@TARGET=$(TARGET) tests/conformance/run $(ARGS)
 
 # An image with another name than the default is for others: its dependencies must have been looked up.
-image: ## build the container image (IMAGE=name:tag, BUILD_BASE= and RUNTIME_BASE=; needs Docker or Podman)
+image: app ## build the container image (IMAGE=name:tag, BUILD_BASE= and RUNTIME_BASE=; needs Docker or Podman)
 	@[ "$(IMAGE)" = blindpipe:dev ] || $(MAKE) advisories RELEASE=1
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build $(BASES) --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+app: ## build the web app into clients/web/dist (needs Node)
+	@npm --prefix clients/typescript ci --no-fund --no-audit --loglevel=error
+	@npm --prefix clients/web ci --no-fund --no-audit --loglevel=error
+	@npm --prefix clients/web run build
 
 image-loadtest: ## build the image of the load generator, for the chart's load test (IMAGE=name:tag)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \

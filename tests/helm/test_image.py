@@ -117,6 +117,14 @@ def test_the_chart_runs_it_as_it_is_made(name):
     assert entrypoint() == ["/usr/local/bin/blindpipe"]
 
 
+def test_the_image_has_the_app_that_was_built_before():
+    build = " ".join(dockerfile("build")["RUN"])
+    assert "cp -r clients/web/dist/. /image/usr/local/share/blindpipe/app" in build
+    assert "clients" not in (ROOT / ".dockerignore").read_text()
+    steps = subprocess.run(["make", "--dry-run", "image"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert steps.index("--prefix clients/web run build") < steps.index("engine build")
+
+
 def test_the_build_never_sees_secrets_or_leftovers():
     ignored = (ROOT / ".dockerignore").read_text().split("\n")
     assert {".git", ".dev", "target", "**/*.pem", "**/.env*"} <= set(ignored)

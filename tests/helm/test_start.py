@@ -20,7 +20,7 @@ import pytest
 import sandbox
 from chart import CHART, ROOT, case, merged, objects, pods
 from conftest import NO_SANDBOX, TARGET
-from kubelet import Pod, entrypoint
+from kubelet import Pod, dockerfile, entrypoint
 
 pytestmark = pytest.mark.skipif(bool(NO_SANDBOX), reason=NO_SANDBOX[0] if NO_SANDBOX else "")
 
@@ -31,6 +31,8 @@ def key():
 
 # A secret with the keys of values that make URLs of parts.
 PARTS = "parts"
+# What stands for the build of the web app.
+APP = "<!doctype html>the app"
 
 
 def secrets_of_the_readme():
@@ -55,6 +57,9 @@ def namespace(cluster, owner_sql):
     folder = Path(tempfile.mkdtemp(prefix="blindpipe-chart-"))
     folder.chmod(0o755)
     root = sandbox.bare_root(folder / "root", TARGET / "blindpipe", entrypoint()[0])
+    (app,) = (words.split()[-1] for words in dockerfile()["COPY"] if "/app " in words)
+    (root / app.lstrip("/")).mkdir(parents=True)
+    (root / app.lstrip("/") / "index.html").write_text(APP)
     tls = cluster.folder / "tls"
     certificate, private = next((tls / name, tls / other) for name, other in certificate_files(tls))
     known = {
@@ -300,10 +305,20 @@ def test_a_pod_with_faults_names_them_all_and_ends(start, namespace):
     assert "2 fault(s)" in said and "MAX_SOCKETS" in said and "LIMIT_OVERRIDES" in said
 
 
+def test_the_app_of_the_image_is_served_where_it_is_wanted(start, namespace):
+    values = values_of("layer7", namespace, trustedProxies=["127.0.0.1/32"], app={"enabled": True})
+    pod = start(values, "chat").until_ready()
+    status, headers = get("/app", {"X-Forwarded-Proto": "https"})
+    assert status == 200 and headers["Content-Length"] == str(len(APP))
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert pod.end() == 0
+
+
 def test_the_image_starts_and_checks_its_own_health(start, namespace):
     """The command of HEALTHCHECK, in the same root, with what the image sets."""
     values = values_of("layer7", namespace, trustedProxies=["127.0.0.1/32"])
     pod = start(values, "chat").until_ready()
+    assert get("/app", {"X-Forwarded-Proto": "https"})[0] == 404, "the app is off by default"
     assert start(values, "chat", ["healthcheck"]).wait(30) == 0
     pod.kill()
     assert start(values, "chat", ["healthcheck"]).wait(30) == 1

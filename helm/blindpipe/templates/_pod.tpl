@@ -102,6 +102,10 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
   value: {{ $v.drain.lagSeconds | quote }}
 - name: WEBHOOK_WORKER
   value: {{ or (eq (index . 1) "worker") (not $v.worker.enabled) | quote }}
+{{ if $v.app.enabled -}}
+- name: APP_DIR
+  value: /usr/local/share/blindpipe/app
+{{ end -}}
 {{ if $v.trustedProxies -}}
 - name: TRUSTED_PROXIES
   value: {{ join "," $v.trustedProxies | quote }}
