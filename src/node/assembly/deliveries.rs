@@ -5,7 +5,7 @@ use super::{
     core::{Core, Writers},
 };
 use crate::{
-    egress::{Egress, EgressSettings},
+    egress::{self, Egress},
     features::webhooks::{
         self, SecretSeal, Waker, WebhookClient, Webhooks,
         dispatcher::{Dispatcher, Parts, Settings},
@@ -35,8 +35,8 @@ fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
         tasks,
         ..
     } = base;
-    let egress = Egress::new(EgressSettings::new(config), clock.clone());
-    egress.start_upkeep(&tasks.workers, &tasks.stopping);
+    let egress = Egress::new(egress::settings(config), clock.clone());
+    egress::start_upkeep(&egress, &tasks.workers, &tasks.stopping);
     Ok(WebhookClient {
         egress,
         signer: Signer::new(&config.webhook_brand.parse::<Brand>()?),

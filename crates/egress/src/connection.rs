@@ -5,9 +5,9 @@
 
 use std::{error::Error as _, io, net::IpAddr, net::SocketAddr, pin::Pin, sync::Arc};
 
-use axum::http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use bytes::{Bytes, BytesMut};
 use futures_util::future::poll_fn;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     body::Incoming,

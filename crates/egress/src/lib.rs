@@ -18,12 +18,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use rustls::ClientConfig;
 use rustls_platform_verifier::ConfigVerifierExt;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use url::Url;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use self::{
@@ -35,11 +34,6 @@ use self::{
     connection::{Connection, Failed, Post, RawReply},
     pool::{Place, Pool},
     resolver::Resolver,
-};
-use crate::{
-    clock::Clock,
-    config::{Config, Profile},
-    metrics, supervisor,
 };
 
 /// Deadline of connecting to one address, as a part of the exchange's.
@@ -130,27 +124,22 @@ pub struct EgressSettings {
     pub roots: Option<rustls::RootCertStore>,
 }
 
-impl EgressSettings {
-    /// The settings of a node.
-    pub fn new(config: &Config) -> Self {
-        let dev = config.profile == Profile::Dev;
-        EgressSettings {
-            rules: UrlRules {
-                dev,
-                ports: config.egress_ports.0.clone(),
-                own: Url::parse(&config.public_url).into_iter().collect(),
-                addresses: AddressRules {
-                    allow_loopback: dev,
-                    denied: config.egress_denied.0.clone(),
-                },
-            },
-            name_servers: config.egress_name_servers.0.clone(),
-            max_in_flight: config.egress_in_flight.0 as usize,
-            max_in_flight_per_origin: config.egress_in_flight_per_origin.0 as usize,
-            timeout: config.egress_timeout.millis(),
-            roots: None,
-        }
+/// What a program lends to its [`Egress`]. `()` has the system's time, and counts nothing.
+pub trait Surroundings: Send + Sync + 'static {
+    /// The time, for dates in answers.
+    fn now(&self) -> SystemTime;
+
+    /// An exchange has ended: `answered`, or the word for its failure.
+    fn ended(&self, outcome: &'static str, span: Duration);
+}
+
+impl Surroundings for () {
+    #[expect(clippy::disallowed_methods, reason = "a program without a clock")]
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
     }
+
+    fn ended(&self, _: &'static str, _: Duration) {}
 }
 
 /// A place for one request to a checked URL.
@@ -170,31 +159,24 @@ struct Shared {
     resolver: Resolver,
     pool: Arc<Pool>,
     tls: Arc<ClientConfig>,
-    clock: Clock,
+    surroundings: Box<dyn Surroundings>,
 }
 
 impl Egress {
     /// A client with these settings.
-    pub fn new(settings: EgressSettings, clock: Clock) -> Self {
+    pub fn new(settings: EgressSettings, surroundings: impl Surroundings) -> Self {
         Egress(Arc::new(Shared {
             rules: settings.rules,
             timeout: settings.timeout,
             resolver: Resolver::new(&settings.name_servers),
             pool: Pool::new(settings.max_in_flight, settings.max_in_flight_per_origin),
             tls: Arc::new(tls(settings.roots)),
-            clock,
+            surroundings: Box::new(surroundings),
         }))
     }
 
     /// Closes idle connections in time, until `stopping`.
-    pub fn start_upkeep(&self, workers: &TaskTracker, stopping: &CancellationToken) {
-        let (egress, stopping) = (self.clone(), stopping.clone());
-        supervisor::spawn(workers, "egress.upkeep", move || {
-            egress.clone().upkeep(stopping.clone())
-        });
-    }
-
-    async fn upkeep(self, stopping: CancellationToken) {
+    pub async fn upkeep(self, stopping: CancellationToken) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(UPKEEP_INTERVAL) => self.0.pool.close_idle(),
@@ -229,7 +211,8 @@ impl Egress {
         let started = Instant::now();
         let reserved = self.0.reserve(url, holder, wait).await;
         reserved.inspect_err(|error| {
-            metrics::egress(error.word(), started.elapsed());
+            let surroundings = &self.0.surroundings;
+            surroundings.ended(error.word(), started.elapsed());
         })
     }
 
@@ -260,12 +243,13 @@ impl Reserved {
     /// and `Content-Length` are set here.
     pub async fn post(self, headers: HeaderMap, body: Bytes) -> Result<Reply, EgressError> {
         let started = Instant::now();
+        let shared = self.shared.clone();
         let outcome = Box::pin(self.exchange(headers, body)).await;
         let word = outcome
             .as_ref()
             .err()
             .map_or("answered", |error| error.word());
-        metrics::egress(word, started.elapsed());
+        shared.surroundings.ended(word, started.elapsed());
         outcome
     }
 
@@ -283,7 +267,7 @@ impl Reserved {
             .unwrap_or(Err(EgressError::Timeout))?;
         Ok(Reply {
             status: raw.status,
-            retry_after: retry_after(&raw.headers, shared.clock.now().into()),
+            retry_after: retry_after(&raw.headers, shared.surroundings.now()),
             body: raw.body,
             truncated: raw.truncated,
         })

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use axum::http::Uri;
+use http::Uri;
 use url::{Host, Url};
 
 use super::{EgressError, address::AddressRules};
