@@ -7,10 +7,12 @@ use super::sources::{root, sources};
 /// The attacks that the bar asks for.
 const ATTACKS: std::ops::RangeInclusive<u32> = 1..=55;
 
-/// The names of all tests below `tests/it`.
+/// The names of all tests below `tests/it`, and of those of `bp`.
 fn tests() -> BTreeSet<String> {
     let mut all = BTreeSet::new();
-    for (_, text) in sources(&root().join("tests/it")) {
+    let mut files = sources(&root().join("tests/it"));
+    files.extend(sources(&root().join("clients/rust/bp/tests")));
+    for (_, text) in files {
         let mut lines = text.lines().map(str::trim);
         while let Some(line) = lines.next() {
             // A story that runs over every kind of store.

@@ -12,20 +12,28 @@ from typing import Any
 from a2a.client import ClientConfig, ClientFactory
 from a2a.types import (
     CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     Message,
     Part,
     Role,
+    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
+    TaskPushNotificationConfig,
 )
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 
 def message(number: int, call: dict[str, Any]) -> SendMessageRequest:
     part = Part(raw=call["raw"].encode(), filename="notes.txt") if "raw" in call else Part(text=call["text"])
     said = Message(message_id=str(number), role=Role.ROLE_USER, parts=[part], task_id=call.get("task", ""))
-    return SendMessageRequest(message=said)
+    settings = SendMessageConfiguration(return_immediately=call.get("soon", False))
+    if "push" in call:
+        ParseDict(call["push"], settings.task_push_notification_config)
+    return SendMessageRequest(message=said, configuration=settings)
 
 
 async def results(clients: dict[bool, Any], number: int, call: dict[str, Any]) -> AsyncIterator[Any]:
@@ -38,6 +46,22 @@ async def results(clients: dict[bool, Any], number: int, call: dict[str, Any]) -
             yield await client.get_task(GetTaskRequest(id=call["task"]))
         case "cancel":
             yield await client.cancel_task(CancelTaskRequest(id=call["task"]))
+        case "push":
+            yield await client.create_task_push_notification_config(
+                ParseDict(call["push"], TaskPushNotificationConfig())
+            )
+        case "pushes":
+            yield await client.list_task_push_notification_configs(
+                ListTaskPushNotificationConfigsRequest(task_id=call["task"])
+            )
+        case "push_config":
+            yield await client.get_task_push_notification_config(
+                GetTaskPushNotificationConfigRequest(task_id=call["task"], id=call["id"])
+            )
+        case "push_no_more":
+            await client.delete_task_push_notification_config(
+                DeleteTaskPushNotificationConfigRequest(task_id=call["task"], id=call["id"])
+            )
         case "subscribe":
             async for step in client.subscribe(SubscribeToTaskRequest(id=call["task"])):
                 yield step

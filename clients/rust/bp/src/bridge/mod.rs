@@ -1,6 +1,7 @@
 //! `bp bridge`: agents of other protocols.
 
 mod client;
+mod push;
 mod served;
 mod server;
 mod speaker;
@@ -35,12 +36,15 @@ pub struct A2a {
     /// The port to serve on; 0 takes any.
     #[arg(long, default_value_t = 0, requires = "serve")]
     port: u16,
+    /// Push notifications may go to receivers on this machine too, also without TLS: for development.
+    #[arg(long, requires = "serve")]
+    push_loopback: bool,
 }
 
 pub async fn run(command: Bridge, at: &Context, output: &Output) -> Result<()> {
     let Bridge::A2a(a2a) = command;
     if let Some(agent) = &a2a.serve {
-        return Box::pin(server::serve(agent, a2a.port, at, output)).await;
+        return Box::pin(server::serve(agent, &a2a, at, output)).await;
     }
     let agent = a2a.agent.as_deref();
     // A refused token is told at once. The call also readies TLS for the other one.

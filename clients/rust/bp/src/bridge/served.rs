@@ -1,7 +1,7 @@
 //! Tasks of A2A in the conversation of a person with an agent: a message of a client begins one,
 //! and what the agent answers moves it on.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use blindpipe_client::{
@@ -42,7 +42,7 @@ impl Fault {
         }
     }
 
-    fn no_task() -> Self {
+    pub fn no_task() -> Self {
         Self::new(-32001, 404, "TASK_NOT_FOUND", "there is no such task")
     }
 
@@ -182,6 +182,12 @@ impl Tasks {
         let context = self.context();
         let tasks = self.tasks.lock().await;
         tasks.iter().rev().map(|it| it.json(&context)).collect()
+    }
+
+    /// The ids of all tasks.
+    pub async fn ids(&self) -> HashSet<String> {
+        let tasks = self.tasks.lock().await;
+        tasks.iter().map(|it| it.id.to_string()).collect()
     }
 
     /// Sends a client's message: a new task, or words for one that waits.

@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::broadcast::error::RecvError};
 
 use super::{
+    A2a,
+    push::{Pushes, Receiver},
     served::{Fault, Tasks, Watched},
     wire::{AUTH_REQUIRED, CARD_PATH, INPUT_REQUIRED, VERSION, VERSION_HEADER, is_final},
 };
@@ -38,13 +40,14 @@ const MAX_BODY_BYTES: usize = 32 << 20;
 #[derive(Clone)]
 struct Served {
     tasks: Arc<Tasks>,
+    pushes: Arc<Pushes>,
     card: Arc<Value>,
 }
 
 type Answer = std::result::Result<Value, Fault>;
 
 /// Serves an agent until Ctrl-C.
-pub async fn serve(agent: &str, port: u16, at: &Context, output: &Output) -> Result<()> {
+pub async fn serve(agent: &str, a2a: &A2a, at: &Context, output: &Output) -> Result<()> {
     let client = at.client_with_keys().await?;
     let id = to::agent(&client, at, agent).await?;
     let (name, description) = match client.agent(id).await? {
@@ -54,15 +57,18 @@ pub async fn serve(agent: &str, port: u16, at: &Context, output: &Output) -> Res
     let conversation = client.open_agent(id).await?;
     let mut events = client.events()?;
     caught_up(&mut events).await?;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let listener = TcpListener::bind(("127.0.0.1", a2a.port)).await?;
     let url = format!("http://127.0.0.1:{}", listener.local_addr()?.port());
     let description = description.map_or_else(|| json!(name), |it| json!(it));
+    let tasks = Arc::new(Tasks::new(conversation, Principal::Agent(id)));
+    let own = [url.as_str(), at.settings.url.as_str()];
+    let pushes = Arc::new(Pushes::new(tasks.clone(), &own, a2a.push_loopback, output));
     let served = Served {
-        tasks: Arc::new(Tasks::new(conversation, Principal::Agent(id))),
+        tasks: tasks.clone(),
+        pushes: pushes.clone(),
         card: Arc::new(card(&json!(name), &description, &url)),
     };
     output.beside(&json!({ "address": url }), &url)?;
-    let tasks = served.tasks.clone();
     let watch = async {
         loop {
             match events.next().await {
@@ -77,6 +83,7 @@ pub async fn serve(agent: &str, port: u16, at: &Context, output: &Output) -> Res
     tokio::select! {
         served = async { axum::serve(listener, routes(served)).await } => served?,
         failure = watch => return Err(failure),
+        () = pushes.upkeep() => {}
         () = stop => {}
     }
     events.close().await;
@@ -90,7 +97,7 @@ fn card(name: &Value, description: &Value, url: &str) -> Value {
         "description": description,
         "version": env!("CARGO_PKG_VERSION"),
         "supportedInterfaces": [interface("JSONRPC"), interface("HTTP+JSON")],
-        "capabilities": { "streaming": true, "pushNotifications": false },
+        "capabilities": { "streaming": true, "pushNotifications": true },
         "defaultInputModes": ["text/plain"],
         "defaultOutputModes": ["text/plain"],
         "skills": [{ "id": "talk", "name": name, "description": description, "tags": ["blindpipe"] }],
@@ -105,6 +112,14 @@ fn routes(served: Served) -> Router {
         .route("/message:stream", post(send_streaming))
         .route("/tasks", get(list))
         .route("/tasks/{task}", get(task_get).post(task_post))
+        .route(
+            "/tasks/{task}/pushNotificationConfigs",
+            get(pushes_of).post(push_to),
+        )
+        .route(
+            "/tasks/{task}/pushNotificationConfigs/{config}",
+            get(push_config).delete(push_no_more),
+        )
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::from_fn(guard))
         .with_state(served)
@@ -147,9 +162,26 @@ fn state_of(change: &Value) -> &str {
 }
 
 impl Served {
+    /// Takes a client's message, and tells the receiver that it names of the task.
+    async fn begin(&self, params: &Value) -> std::result::Result<Watched, Fault> {
+        let config = &params["configuration"]["taskPushNotificationConfig"];
+        let receiver = match config {
+            Value::Object(_) => Some(Receiver::read(config)?),
+            _ => None,
+        };
+        if let Some(receiver) = &receiver {
+            self.pushes.check(receiver).await?;
+        }
+        let watched = self.tasks.send(&params["message"]).await?;
+        if let (Some(receiver), Some(task)) = (receiver, watched.task["id"].as_str()) {
+            self.pushes.add(task, receiver).await?;
+        }
+        Ok(watched)
+    }
+
     /// The task once it has ended or waits for somebody; at once if the client asks so.
     async fn send(&self, params: &Value) -> Answer {
-        let mut watched = self.tasks.send(&params["message"]).await?;
+        let mut watched = self.begin(params).await?;
         if params["configuration"]["returnImmediately"] == true {
             return Ok(json!({ "task": watched.task }));
         }
@@ -179,23 +211,18 @@ impl Served {
 
     async fn call(&self, method: &str, params: &Value) -> Answer {
         let id = params["id"].as_str().unwrap_or_default();
+        let task = params["taskId"].as_str().unwrap_or_default();
         match method {
             "SendMessage" => self.send(params).await,
             "GetTask" => Ok(self.tasks.watch(id).await?.task),
             "ListTasks" => Ok(self.list().await),
             "CancelTask" => self.tasks.cancel(id).await,
-            "CreateTaskPushNotificationConfig"
-            | "GetTaskPushNotificationConfig"
-            | "ListTaskPushNotificationConfigs"
-            | "DeleteTaskPushNotificationConfig" => {
-                let words = "this agent pushes nothing";
-                Err(Fault::new(
-                    -32003,
-                    400,
-                    "PUSH_NOTIFICATION_NOT_SUPPORTED",
-                    words,
-                ))
+            "CreateTaskPushNotificationConfig" => {
+                self.pushes.add(task, Receiver::read(params)?).await
             }
+            "GetTaskPushNotificationConfig" => self.pushes.get(task, id).await,
+            "ListTaskPushNotificationConfigs" => self.pushes.list(task).await,
+            "DeleteTaskPushNotificationConfig" => self.pushes.delete(task, id).await,
             _ => Err(Fault::new(
                 -32601,
                 404,
@@ -262,7 +289,7 @@ async fn rpc(State(served): State<Served>, headers: HeaderMap, body: Bytes) -> R
     let params = &request["params"];
     let method = request["method"].as_str().unwrap_or_default();
     let watched = match method {
-        "SendStreamingMessage" => served.tasks.send(&params["message"]).await,
+        "SendStreamingMessage" => served.begin(params).await,
         "SubscribeToTask" => {
             let task = params["id"].as_str().unwrap_or_default();
             served.subscribe(task).await
@@ -324,7 +351,7 @@ async fn send_streaming(
 ) -> std::result::Result<Response, Fault> {
     check_version(&headers)?;
     let params = body_of(&body)?;
-    let watched = served.tasks.send(&params["message"]).await?;
+    let watched = served.begin(&params).await?;
     Ok(streamed(watched, |change| change))
 }
 
@@ -360,4 +387,34 @@ async fn task_post(
         "METHOD_NOT_FOUND",
         "there is no such method",
     ))
+}
+
+async fn push_to(
+    State(served): State<Served>,
+    Path(task): Path<String>,
+    body: Bytes,
+) -> std::result::Result<Json<Value>, Fault> {
+    let receiver = Receiver::read(&body_of(&body)?)?;
+    Ok(Json(served.pushes.add(&task, receiver).await?))
+}
+
+async fn pushes_of(
+    State(served): State<Served>,
+    Path(task): Path<String>,
+) -> std::result::Result<Json<Value>, Fault> {
+    Ok(Json(served.pushes.list(&task).await?))
+}
+
+async fn push_config(
+    State(served): State<Served>,
+    Path((task, config)): Path<(String, String)>,
+) -> std::result::Result<Json<Value>, Fault> {
+    Ok(Json(served.pushes.get(&task, &config).await?))
+}
+
+async fn push_no_more(
+    State(served): State<Served>,
+    Path((task, config)): Path<(String, String)>,
+) -> std::result::Result<Json<Value>, Fault> {
+    Ok(Json(served.pushes.delete(&task, &config).await?))
 }

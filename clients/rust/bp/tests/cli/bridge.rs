@@ -22,10 +22,10 @@ use crate::{
     support::{Group, Home, has_approvals, piped, python_with, root},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The interpreter with the official packages.
-fn python() -> Option<&'static String> {
+pub fn python() -> Option<&'static String> {
     static PYTHON: OnceLock<Option<String>> = OnceLock::new();
     let packages = ["a2a-sdk[http-server]==1.3.0", "uvicorn==0.54.0"];
     PYTHON
@@ -130,7 +130,7 @@ async fn an_agent_of_a2a_speaks_in_conversations() {
 }
 
 /// An agent of the person that runs in this process.
-async fn helper(home: &Home) -> JoinSet<Result<()>> {
+pub async fn helper(home: &Home) -> JoinSet<Result<()>> {
     let builder = home.new_agent("helper").await;
     let agent: Agent = builder
         .on_message(answer)
@@ -196,14 +196,14 @@ async fn answer(ctx: Context) -> Result<()> {
 }
 
 /// The official client, as a process that takes calls.
-struct Client {
+pub struct Client {
     _process: Group,
     calls: ChildStdin,
     steps: mpsc::Receiver<String>,
 }
 
 impl Client {
-    fn start(python: &str, url: &str, binding: &str) -> Self {
+    pub fn start(python: &str, url: &str, binding: &str) -> Self {
         let mut client = Command::new(python);
         client
             .args([&script("a2a_client.py"), url, binding])
@@ -228,7 +228,7 @@ impl Client {
         (!line.is_empty()).then(|| serde_json::from_str(&line).expect(&line))
     }
 
-    fn call(&mut self, call: &Value) -> Vec<Value> {
+    pub fn call(&mut self, call: &Value) -> Vec<Value> {
         self.begin(call);
         std::iter::from_fn(|| self.step()).collect()
     }
@@ -313,6 +313,20 @@ fn is_served(home: &Home, python: &str, url: &str, binding: &str) {
     assert_eq!(again[0]["error"], "TaskNotCancelableError");
 }
 
+/// A bridge that serves the agent, and its address.
+pub fn serve(home: &Home, more: &[&str]) -> (Group, String) {
+    let command = ["--json", "bridge", "a2a", "--serve", "helper"];
+    let mut bridge = home.command(&[&command, more].concat());
+    bridge.process_group(0);
+    let mut bridge = Group(piped(bridge));
+    let mut line = String::new();
+    let told = bridge.0.stderr.as_mut().expect("a pipe");
+    BufReader::new(told).read_line(&mut line).expect("a line");
+    let told: Value = serde_json::from_str(&line).expect(&line);
+    let url = told["address"].as_str().expect("an address").to_owned();
+    (bridge, url)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_served_to_clients_of_a2a() {
     let Some(python) = python() else {
@@ -323,14 +337,7 @@ async fn an_agent_is_served_to_clients_of_a2a() {
     if !has_approvals(&home) {
         return;
     }
-    let mut bridge = home.command(&["--json", "bridge", "a2a", "--serve", "helper"]);
-    bridge.process_group(0);
-    let mut bridge = Group(piped(bridge));
-    let mut line = String::new();
-    let told = bridge.0.stderr.as_mut().expect("a pipe");
-    BufReader::new(told).read_line(&mut line).expect("a line");
-    let told: Value = serde_json::from_str(&line).expect(&line);
-    let url = told["address"].as_str().expect("an address").to_owned();
+    let (_bridge, url) = serve(&home, &[]);
     for binding in ["JSONRPC", "HTTP+JSON"] {
         is_served(&home, python, &url, binding);
     }

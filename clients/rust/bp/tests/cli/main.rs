@@ -11,6 +11,7 @@ mod keys;
 mod mcp;
 mod mcp_killed;
 mod prompts;
+mod push;
 mod quickstart;
 mod recipes;
 mod schema;
