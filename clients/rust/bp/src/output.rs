@@ -3,9 +3,11 @@
 use std::{
     env,
     io::{self, IsTerminal, Write, stderr, stdout},
+    time::Duration,
 };
 
 use serde::Serialize;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::failure::Result;
 
@@ -91,6 +93,36 @@ impl Output {
         io::Write::flush(&mut stderr()).ok();
     }
 
+    /// Waits for `work`, and shows on a terminal for how long, in a line that goes at the end.
+    pub async fn waiting<T>(
+        &self,
+        what: &str,
+        all: Option<Duration>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        if self.json || !stderr().is_terminal() {
+            return work.await;
+        }
+        let began = Instant::now();
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut work = std::pin::pin!(work);
+        let show = |text: &str| {
+            write!(stderr(), "\r\x1b[K{text}").ok();
+            io::Write::flush(&mut stderr()).ok();
+        };
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => {
+                    show("");
+                    return done;
+                }
+                _ = second.tick() => show(&waited(what, began.elapsed(), all)),
+            }
+        }
+    }
+
     fn styled(&self, code: &str, text: &str) -> String {
         if self.colour {
             format!("\x1b[{code}m{text}\x1b[0m")
@@ -120,6 +152,23 @@ impl Output {
     }
 }
 
+/// The line of a wait: what for, how long already, and how long yet.
+fn waited(what: &str, already: Duration, all: Option<Duration>) -> String {
+    let time = |seconds: u64| match seconds / 3600 {
+        0 => format!("{}:{:02}", seconds / 60, seconds % 60),
+        hours => format!("{hours}:{:02}:{:02}", seconds / 60 % 60, seconds % 60),
+    };
+    // Whole seconds, so that both together are always the whole.
+    let already = already.as_secs();
+    match all {
+        Some(all) => {
+            let left = all.as_secs().saturating_sub(already);
+            format!("{what}: {}, {} left", time(already), time(left))
+        }
+        None => format!("{what}: {}", time(already)),
+    }
+}
+
 /// The text of others without what commands a terminal or turns its letters around.
 pub fn plain(text: &str) -> String {
     let is_plain = |letter: &char| {
@@ -137,6 +186,17 @@ pub fn line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_tells_its_time() {
+        let waited = |already, all: Option<u64>| {
+            let all = all.map(Duration::from_secs);
+            waited("waiting", Duration::from_secs(already), all)
+        };
+        assert_eq!(waited(9, Some(600)), "waiting: 0:09, 9:51 left");
+        assert_eq!(waited(601, Some(600)), "waiting: 10:01, 0:00 left");
+        assert_eq!(waited(3_725, None), "waiting: 1:02:05");
+    }
 
     #[test]
     fn others_do_not_command_the_terminal() {

@@ -115,12 +115,20 @@ pub async fn run(ask: Ask, at: Option<&Context>, output: &Output) -> Result<Exit
     // Standard output is the receipt's.
     let text = format!("waiting; after a stop: bp ask --resume {ticket}");
     output.beside(&json!({ "ticket": ticket }), &text)?;
-    loop {
-        if let Some(result) = asker.wait(ticket, LONG_WAIT).await? {
-            output.raw(&serde_json::to_string(&result.receipt)?)?;
-            return exit_of(&result);
+    // Somebody else may know when an earlier question began.
+    let all = ask.resume.is_none().then_some(ask.timeout);
+    let decided = async {
+        loop {
+            if let Some(result) = asker.wait(ticket, LONG_WAIT).await? {
+                return Ok::<_, Failure>(result);
+            }
         }
-    }
+    };
+    let result = output
+        .waiting("no decision yet", all, Box::pin(decided))
+        .await?;
+    output.raw(&serde_json::to_string(&result.receipt)?)?;
+    exit_of(&result)
 }
 
 /// The exit code that a decided question leads to.

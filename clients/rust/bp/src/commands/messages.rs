@@ -72,7 +72,9 @@ pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
     caught_up(&mut events).await?;
     let sent = conversation.send(text).await?;
     let answered = answer(&mut events, sent.message_id);
-    let answered = tokio::time::timeout(Duration::from_secs(wait), answered).await;
+    let all = Duration::from_secs(wait);
+    let answered = tokio::time::timeout(all, answered);
+    let answered = output.waiting("no answer yet", Some(all), answered).await;
     let missing =
         || Failure::failed("no answer came").remedy("`bp inbox` tells whether the agent runs");
     let received = answered.map_err(|_| missing())??;

@@ -39,6 +39,34 @@ fn receipt(ran: &Ran) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_shows_its_time_on_a_terminal_only() {
+    let home = asking().await;
+    if !has_approvals(&home) {
+        return;
+    }
+    let mut terminal = home.terminal(&["ask", "Deploy 1.4?", "--timeout", "10m"]);
+    // It waits for a second of real time.
+    terminal
+        .exp_string("\r\u{1b}[Kno decision yet: 0:01, 9:59 left")
+        .expect("the time");
+    let waiting = home.json(&["approvals"]).item();
+    let ticket = waiting["approval"]["approval_id"].as_str().expect("an id");
+    home.json(&["approvals", "approve", ticket]).item();
+    let shown = terminal.exp_eof().expect("an end");
+    let (waited, printed) = shown.rsplit_once("\r\u{1b}[K").expect("a line that goes");
+    assert!(!waited.contains('\n'), "{shown:?}");
+    assert!(printed.starts_with('{'), "{shown:?}");
+
+    let piped = home.bp(&["ask", "--resume", ticket]);
+    assert_eq!(piped.code, 0, "{}", piped.stderr);
+    assert!(
+        !piped.stderr.contains("no decision yet"),
+        "{}",
+        piped.stderr
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_question_outlives_its_process_and_ends_in_a_receipt() {
     let home = asking().await;
     if !has_approvals(&home) {
