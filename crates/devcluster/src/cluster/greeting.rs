@@ -3,11 +3,10 @@
 use std::path::Path;
 
 use super::{node::Node, setup::Setup};
-use crate::{demo::PlayedDemo, terminal::say};
+use crate::terminal::say;
 
-/// Prints all addresses and commands to try. With `played`, one of them reads as the agent of the
-/// demo.
-pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
+/// Prints all addresses and commands to try.
+pub fn print(setup: &Setup, nodes: &[Node]) {
     let settings = &setup.settings;
     say("");
     for (n, node) in nodes.iter().enumerate() {
@@ -32,18 +31,10 @@ pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
     say(format!("  bp register --dev {dir}            # a person"));
     say("  bp init python echo && ./echo/run  # an agent");
     say("  bp chat echo                       # in a third terminal: a conversation with it");
-    if let Some(PlayedDemo {
-        agent_id,
-        agent_token,
-        conversation_id,
-    }) = played
-    {
-        let curl = format!("curl --cacert {}", short(&settings.certificates.ca));
-        let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
-        let path = format!("agents/{agent_id}/conversations/{conversation_id}/messages");
-        say("\nWhat the pipe has of the played conversation:");
-        say(format!("  {curl} {bearer} {url}/{path}"));
-    }
+    say("  bp tail echo -n 20                 # what was said, opened with the person's keys");
+    say(
+        "  bp api GET /conversations          # what the pipe has of it: any route, in the person's name",
+    );
     if settings.app.is_some() {
         say(format!("\nThe web app, in a browser: {url}/app"));
     }

@@ -67,21 +67,18 @@ pub async fn run(options: &Options, with_demo: bool, shutdown: &Shutdown) -> Res
 
 /// Plays the conversation and prints the greeting.
 async fn introduce(setup: &Setup, nodes: &[Node], with_demo: bool) {
-    let mut played = None;
     if let (true, [first, second, ..]) = (with_demo, nodes) {
         let (first, second) = (first.base_url(), second.base_url());
         let ca = &setup.settings.certificates.ca;
-        match Box::pin(demo::play(&first, &second, ca, &setup.settings.mails)).await {
-            Ok(agent) => played = Some(agent),
-            Err(error) => {
-                let logs = greeting::short(&setup.settings.root.join("logs"));
-                warn(format!(
-                    "The played conversation failed: {error}\nThe cluster stays up; its logs are in {logs}."
-                ));
-            }
+        let played = Box::pin(demo::play(&first, &second, ca, &setup.settings.mails)).await;
+        if let Err(error) = played {
+            let logs = greeting::short(&setup.settings.root.join("logs"));
+            warn(format!(
+                "The played conversation failed: {error}\nThe cluster stays up; its logs are in {logs}."
+            ));
         }
     }
-    greeting::print(setup, nodes, played.as_ref());
+    greeting::print(setup, nodes);
 }
 
 impl Cluster {
