@@ -67,6 +67,9 @@ def follow(language: str, ca_file: str, folder: Path) -> tuple[str, str]:
     built = shutil.ignore_patterns("node_modules", "dist", "build", "__pycache__", ".*_cache")
     shutil.copytree(ROOT / "clients", checkout / "clients", ignore=built)
     (checkout / ".dev").symlink_to(Path(ca_file).parents[1])
+    (checkout / "target").mkdir()
+    (checkout / "target/debug").symlink_to(ROOT / "target/debug")
+    env["XDG_CONFIG_HOME"] = str(folder / "config")
 
     guide = section(TEXT, language, "##")
     steps = {
@@ -87,7 +90,7 @@ def follow(language: str, ca_file: str, folder: Path) -> tuple[str, str]:
     agent = subprocess.Popen(["bash", "-ec", run], cwd=here, process_group=0, env=env)
     try:
         (ask,) = blocks(steps["Ask it"], "sh")
-        (printed,) = blocks(section(TEXT, "Python", "##"), "text")
+        (printed,) = blocks(steps["Ask it"], "text")
         return sh(ask, here, env), printed
     finally:
         os.killpg(agent.pid, signal.SIGTERM)
