@@ -19,7 +19,10 @@ use crate::{
 /// The server remembers ids for 24 hours; this leaves room for clocks and queues.
 const SAFE_REPEAT_MS: u64 = 20 * 3_600_000;
 const HISTORY_PAGE: u32 = 100;
-const MAX_HISTORY_PAGES: u32 = 20;
+/// Anybody may answer a message that is no question, so the search for one is short.
+const MAX_QUESTION_PAGES: u32 = 20;
+/// The service's clock and that of an event may differ by so much.
+const CLOCK_MARGIN_MS: u64 = 5 * 60_000;
 
 /// The message that a send answers. A search for an earlier run begins there.
 #[derive(Clone, Debug)]
@@ -183,19 +186,23 @@ impl Outbox<'_> {
         })
     }
 
-    /// This agent's message with this id, after the message that it answers.
+    /// This agent's message with this id, after the message that it answers, or after what caused it.
+    /// The search ends where the message cannot be, and nowhere before: else it were sent twice.
     pub(super) async fn find(&self, draft: &Draft<'_>) -> Result<Option<Sent>> {
         let mut cursor = draft.in_reply_to().map(|id| id.to_string());
-        let direction = if cursor.is_some() {
-            "forward"
-        } else {
-            "backward"
+        let (direction, since) = match cursor {
+            Some(_) => ("forward", 0),
+            None => ("backward", unix_ms(draft.caused_at)),
         };
-        for _ in 0..MAX_HISTORY_PAGES {
+        let since = since.saturating_sub(CLOCK_MARGIN_MS);
+        loop {
             let page = self
                 .history(draft.conversation_id, direction, cursor)
                 .await?;
             for message in &page.0 {
+                if unix_ms(message.created_at) < since {
+                    return Ok(None);
+                }
                 let is_it = message.client_message_id == Some(draft.client_message_id);
                 if is_it && self.is_own(message).await? {
                     return Ok(Some(sent_of(message)));
@@ -203,10 +210,9 @@ impl Outbox<'_> {
             }
             cursor = page.1;
             if cursor.is_none() {
-                break;
+                return Ok(None);
             }
         }
-        Ok(None)
     }
 
     async fn history(
@@ -247,7 +253,7 @@ impl Outbox<'_> {
     /// This agent's question, opened; none if the history does not have it.
     pub(super) async fn question(&self, answer: &Message) -> Result<Option<OpenedMessage>> {
         let mut cursor = Some(answer.message_id.to_string());
-        for _ in 0..MAX_HISTORY_PAGES {
+        for _ in 0..MAX_QUESTION_PAGES {
             let page = self
                 .history(answer.conversation_id, "backward", cursor)
                 .await?;

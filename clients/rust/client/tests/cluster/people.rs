@@ -10,7 +10,7 @@ use std::{
 
 use blindpipe_client::{
     Agent, Clock, Error, NewFile,
-    agent::Question,
+    agent::{self, Question},
     client::{ClientEvent, SendOptions},
     protocol::{groups::Visibility, ids::Principal},
     testing::PROTECTION_PASSWORD,
@@ -324,4 +324,43 @@ async fn a_lost_device_is_revoked_with_those_that_it_introduced() {
     let revoked = devices.revoke_with_introduced("phone").await;
     revoked.expect("revoked");
     assert_eq!(devices.list().await.expect("devices").len(), 1);
+}
+
+#[tokio::test]
+async fn an_earlier_reply_is_found_behind_thousands_of_messages() {
+    let scene = scene("talkative").await;
+    let found = Arc::new(Mutex::new(None));
+    let finding = found.clone();
+    let builder = scene.builder().on_message(move |ctx| {
+        let found = finding.clone();
+        async move {
+            // More than 20 pages of the history.
+            for part in 0..21 {
+                let sends = (0..100).map(|n| {
+                    let options = agent::SendOptions {
+                        key: Some(format!("{part}-{n}")),
+                        ..agent::SendOptions::default()
+                    };
+                    ctx.reply_with("more", options)
+                });
+                for sent in futures_util::future::join_all(sends).await {
+                    sent?;
+                }
+            }
+            assert!(!ctx.is_answered().await?);
+            ctx.reply("the last word").await?;
+            *found.lock() = Some(ctx.is_answered().await?);
+            Ok(())
+        }
+    });
+    let talk = scene.talk(builder).await;
+    talk.conversation.send("go on").await.expect("sent");
+    let searched = async {
+        while found.lock().is_none() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(3 * PATIENCE, searched).await.expect("a search");
+    assert_eq!(*found.lock(), Some(true));
+    talk.agent.stop().await;
 }
