@@ -12,6 +12,8 @@ use blindpipe_protocol::{
     text::{Blob, DeviceId, Key32, Scheme},
 };
 
+use serde_json::Value;
+
 use super::{Client, state::DeviceKeys};
 use crate::{
     Error, Result,
@@ -151,7 +153,10 @@ impl Devices<'_> {
     pub async fn restore(&self, password: &str) -> Result<Restored> {
         let user_id = self.0.user_id()?;
         let call = Call::get("/keys/backup");
-        let mut backups = self.0.http().page::<KeyBackup>(call).await?.data;
+        let backups = self.0.http().page::<Value>(call).await?.data;
+        // One that is malformed, or costs too much, is a wrong one beside the others.
+        let read = |backup| serde_json::from_value::<KeyBackup>(backup).ok();
+        let mut backups: Vec<_> = backups.into_iter().filter_map(read).collect();
         let directory = self.directory().await?;
         backups.sort_by_key(|backup| !is_shown(&directory, backup));
         let mut fault = Error::Decrypt(blindpipe_e2ee::Error::NoEpochKey);

@@ -74,6 +74,12 @@ async fn an_altered_backup_restores_nothing() {
         assert!(restored.is_err() && !phone.has_keys());
         drop(lies.lock().remove(0));
     }
+    // One that nobody can pay for does not stand before a good one.
+    in_backups(&proxy, |backups| {
+        let mut costly = backups[0].clone();
+        costly["argon2_params"] = json!({ "m": 1_048_577, "t": 11, "p": 17 });
+        backups.as_array_mut().expect("a list").insert(0, costly);
+    });
     let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
     assert!(!restored.expect("restored").is_old);
 }
