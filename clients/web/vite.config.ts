@@ -1,8 +1,35 @@
-import { defineConfig } from "vite";
+import { createHash } from "node:crypto";
+import { readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { defineConfig, type Plugin } from "vite";
+
+const SUMS = "SHA256SUMS";
+
+/** Writes the checksums of all files, as `sha256sum` does: `bp app verify` compares a service with them. */
+function sums(): Plugin {
+  let folder = "";
+  return {
+    name: "sums",
+    configResolved: ({ root, build }) => {
+      folder = join(root, build.outDir);
+    },
+    // What is copied as it is has been copied by then.
+    closeBundle: () => {
+      const all = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+      const names = all.map(({ parentPath, name }) => join(parentPath, name).slice(folder.length + 1)).sort();
+      const lines = names.map((name) => {
+        const sum = createHash("sha256").update(readFileSync(join(folder, name))).digest("hex");
+        return `${sum}  ${name}\n`;
+      });
+      writeFileSync(join(folder, SUMS), lines.join(""));
+    },
+  };
+}
 
 // The policy of the server allows no inline script, style or data: address, so nothing is inlined.
 export default defineConfig({
   base: "/app/",
+  plugins: [sums()],
   build: { target: "es2022", assetsInlineLimit: 0, modulePreload: { polyfill: false }, cssCodeSplit: false },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   resolve: { preserveSymlinks: false },

@@ -84,6 +84,9 @@ pub enum Command {
     File(commands::file::File),
     /// Find conversations, people, agents and files by name.
     Search(commands::search::Search),
+    /// The web app that a service gives out.
+    #[command(subcommand)]
+    App(commands::app::App),
     /// Call any route with the session's token.
     Api(commands::api::Api),
     /// The limits of this account, and what is left.

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod agent;
 pub mod api;
+pub mod app;
 pub mod approvals;
 pub mod ask;
 pub mod chat;
@@ -57,6 +58,7 @@ pub async fn run(cli: Cli, output: &Output) -> Result<ExitCode> {
         Command::Keys(command) => Box::pin(keys::run(command, &at()?, output)).await?,
         Command::File(command) => Box::pin(file::run(command, &at()?, output)).await?,
         Command::Search(command) => search::run(command, &at()?, output).await?,
+        Command::App(command) => return app::run(command, &cli.global, output).await,
         Command::Api(command) => api::run(command, &at()?, output).await?,
         Command::Limits => account::limits(&at()?, output).await?,
         Command::Doctor => return doctor::run(&at()?, output).await,

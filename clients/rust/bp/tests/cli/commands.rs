@@ -10,6 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    app,
     ask::start,
     schema::{self, command_of},
     support::{Home, cluster, folder, piped},
@@ -123,6 +124,12 @@ impl Day {
         self.done.insert("completions");
         assert!(!self.home.bp(&["completions", "zsh"]).done().is_empty());
         self.does(&["man", &self.home.path("man")]);
+    }
+
+    async fn app(&mut self) {
+        let (url, _serving) = app::serve(app::Trick::None).await;
+        let list = self.home.file("SHA256SUMS", &app::sums());
+        self.does(&["app", "verify", &url, "--sums", &list]);
     }
 
     fn agents(&mut self) {
@@ -239,6 +246,7 @@ async fn each_command_does_its_work_and_prints_what_its_schema_says() {
         done: BTreeSet::new(),
     };
     day.accounts();
+    day.app().await;
     day.agents();
     day.conversations();
     day.keys();

@@ -125,8 +125,9 @@ const CALLS: &[(Caller, &str)] = &[
     (Person, "api GET /users/me"),
 ];
 /// These call no service, or report what it said among their items.
-const LOCAL: [&str; 11] = [
+const LOCAL: [&str; 12] = [
     "agent env",
+    "app verify",
     "completions",
     "context add",
     "context ls",

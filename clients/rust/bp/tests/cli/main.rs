@@ -2,6 +2,7 @@
 
 mod account;
 mod agents;
+mod app;
 mod ask;
 mod bridge;
 mod commands;

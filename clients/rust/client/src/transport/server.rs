@@ -94,7 +94,12 @@ impl Server {
         format!("ws{rest}/ws")
     }
 
-    pub(crate) fn http_client(&self) -> Result<reqwest::Client> {
+    /// A client of HTTP that trusts what the calls of this service trust, and follows no redirect.
+    ///
+    /// # Errors
+    ///
+    /// The address is not `https://`, or the authority is no certificate.
+    pub fn http_client(&self) -> Result<reqwest::Client> {
         self.check()?;
         install_provider();
         let mut builder = reqwest::Client::builder()
