@@ -42,7 +42,7 @@ pub fn words(content: &Content, of: &Received) -> String {
     let kind = text("type").unwrap_or_default();
     match kind.as_str() {
         "text" => text("text").unwrap_or_default(),
-        "question" => question(content, text("text").unwrap_or_default()),
+        "question" | "approval" => question(content, text("text").unwrap_or_default()),
         "answer" => text("choice").or_else(|| text("text")).unwrap_or_default(),
         "file" => format!(
             "[file {}, {} bytes: `bp file get {} {}`]",
@@ -65,7 +65,18 @@ pub fn choices(content: &Content) -> Vec<String> {
     choices.map(str::to_owned).collect()
 }
 
+/// Whether a content is a question whose decision is signed.
+pub fn is_approval(content: &Content) -> bool {
+    content.get("type").and_then(Value::as_str) == Some("approval")
+}
+
+/// A question with what it is about: nobody says yes to what they do not see.
 fn question(content: &Content, text: String) -> String {
+    let arguments = content.get("arguments").and_then(Value::as_object);
+    let arguments = arguments.into_iter().flatten();
+    let arguments =
+        arguments.map(|(name, value)| format!("\n  {}: {}", line(name), line(&value.to_string())));
+    let text = text + &arguments.collect::<String>();
     let choices = choices(content);
     let lines = choices.iter().enumerate();
     let lines = lines.map(|(at, choice)| format!("\n  {}. {}", at + 1, line(choice)));

@@ -255,18 +255,19 @@ impl Tasks {
     }
 
     async fn answer(&self, question: &Received, words: &str) -> Result<MessageId, Fault> {
-        let choices = question
-            .opened
-            .as_ref()
-            .map(|it| show::choices(&it.content));
-        let is_choice = choices.is_ok_and(|choices| choices.iter().any(|it| it == words));
+        let content = question.opened.as_ref().map(|it| &it.content);
+        let choices = content.map(show::choices).unwrap_or_default();
+        let is_choice = choices.iter().any(|it| it == words);
+        let is_approval = content.is_ok_and(show::is_approval);
         let conversation = &self.conversation;
-        let sent = if is_choice {
-            conversation.answer(question.clone(), words).await?
-        } else {
-            conversation.reply(question, words).await?
-        };
-        Ok(sent.message_id)
+        if is_choice || (is_approval && choices.is_empty()) {
+            conversation.answer(question.clone(), words).await?;
+            return Ok(question.message.message_id);
+        }
+        if is_approval {
+            return Err(Fault::unfit("the task waits for one of its choices"));
+        }
+        Ok(conversation.reply(question, words).await?.message_id)
     }
 
     /// Stops what the agent does for a task.
@@ -388,6 +389,11 @@ impl Tasks {
             "approval" => {
                 task.approval = Some(id);
                 task.asked.push(id);
+                if text("kind") == Some("ask") {
+                    task.question = Some(received.clone());
+                    task.turn(INPUT_REQUIRED, Some(told), &context);
+                    return;
+                }
                 task.turn(AUTH_REQUIRED, Some(told), &context);
             }
             "file" => {

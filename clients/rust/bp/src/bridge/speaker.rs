@@ -9,9 +9,9 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use blindpipe_client::{
-    Content, Error, NewFile,
-    agent::{AgentBuilder, ApprovalDraft, Context, MessageStream, Question},
-    protocol::ids::ConversationId,
+    ApprovalState, Content, Error, NewFile,
+    agent::{AgentBuilder, ApprovalDraft, ApprovalResult, Context, MessageStream, Question},
+    protocol::ids::{ConversationId, MessageId},
 };
 use serde_json::{Value, json};
 
@@ -32,8 +32,8 @@ const TAG: &str = "a2a";
 struct Place {
     context: Option<String>,
     task: Option<String>,
-    /// The task waits for words, so the next message is for it.
-    is_asked: bool,
+    /// The question of a task that waits for words. The next message is for it, and answers it too.
+    asked: Option<MessageId>,
     /// The artifacts of the task that people have.
     shown: Vec<String>,
 }
@@ -106,7 +106,10 @@ impl Speaker {
             json!({ "text": words.or_else(|| field("fallback")).unwrap_or_default() })
         };
         let mut place = self.place(ctx.conversation_id()?);
-        if !place.is_asked {
+        if let Some(question) = place.asked {
+            // Somebody may have decided it meanwhile, or an earlier run has taken it back.
+            Box::pin(ctx.withdraw(question)).await.ok();
+        } else {
             place.task = None;
             place.shown.clear();
         }
@@ -124,7 +127,10 @@ impl Speaker {
 
     /// Tells the agent of a decision in words, and with the receipt that proves it.
     async fn decision(&self, ctx: &Context) -> blindpipe_client::Result<()> {
-        let Some(decided) = ctx.decision() else {
+        // An answer goes to the agent in its own words. A message has answered what was withdrawn.
+        let is_told =
+            |it: &&ApprovalResult| ctx.answer().is_none() && it.outcome != ApprovalState::Withdrawn;
+        let Some(decided) = ctx.decision().filter(is_told) else {
             return Ok(());
         };
         let outcome = json!(decided.outcome);
@@ -142,7 +148,7 @@ impl Speaker {
         mut place: Place,
     ) -> blindpipe_client::Result<()> {
         let conversation = ctx.conversation_id()?;
-        place.is_asked = false;
+        place.asked = None;
         let mut message = json!({ "messageId": ctx.key(), "role": "ROLE_USER", "parts": parts });
         if let Some(context) = &place.context {
             message["contextId"] = context.as_str().into();
@@ -189,8 +195,8 @@ impl Speaker {
                 state: state_of(&place),
                 ..Question::default()
             };
-            ctx.ask(question).await?;
-            place.is_asked = true;
+            let asked = Box::pin(ctx.ask(question)).await?;
+            place.asked = Some(asked.approval_id);
             self.keep(conversation, place);
         } else if waits {
             let draft = ApprovalDraft {

@@ -7,10 +7,12 @@ use std::{
 };
 
 use blindpipe_client::{
-    client::{ClientEvent, Conversation, Events, Received},
+    ApprovalState, Content,
+    client::{Client, ClientEvent, Conversation, Events, Received},
     protocol::ids::{MessageId, Principal},
 };
 use clap::Args;
+use serde_json::Value;
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
@@ -44,6 +46,7 @@ struct Growing {
 }
 
 struct Talk<'a> {
+    client: Client,
     conversation: Conversation,
     me: Principal,
     names: Names,
@@ -51,8 +54,10 @@ struct Talk<'a> {
     /// Pieces are shown while they come.
     shows_pieces: bool,
     growing: Option<Growing>,
-    /// The newest question with choices, which the next line may answer.
+    /// The newest question that the next line may answer.
     question: Option<Received>,
+    /// A decision that was sent; what comes of it is no reply.
+    decided: Option<MessageId>,
     /// What was said and has no answer yet.
     unanswered: HashSet<MessageId>,
 }
@@ -63,12 +68,14 @@ pub async fn run(chat: Chat, at: &Context, output: &Output) -> Result<()> {
     let names = Names::of(&conversation).await?;
     let mut events = client.events()?;
     let mut talk = Talk {
+        client: client.clone(),
         me: Principal::User(client.user_id()?),
         names,
         output,
         shows_pieces: !output.is_json() && stdout().is_terminal(),
         growing: None,
         question: None,
+        decided: None,
         unanswered: HashSet::new(),
         conversation,
     };
@@ -130,16 +137,39 @@ impl Talk<'_> {
         if line.is_empty() {
             return Ok(());
         }
-        let sent = match self
-            .question
-            .take()
-            .and_then(|question| Some((chosen(&question, line)?, question)))
+        if let Some(question) = self.question.take()
+            && let Some(verdict) = verdict(&question, line)
+            && self.decide(question, verdict).await?
         {
-            Some((choice, question)) => self.conversation.answer(question, &choice).await?,
-            None => self.conversation.send(line).await?,
-        };
+            return Ok(());
+        }
+        let sent = self.conversation.send(line).await?;
         self.unanswered.insert(sent.message_id);
         Ok(())
+    }
+
+    /// Answers a question; not one that has ended, or that others are asked.
+    async fn decide(&mut self, question: Received, verdict: Verdict) -> Result<bool> {
+        let id = question.message.message_id;
+        let content = question.opened.as_ref().map(|opened| &opened.content);
+        if content.is_ok_and(show::is_approval) {
+            let request = self.client.approval(id).await?;
+            let is_asked = request.approval.asked.contains(&self.client.user_id()?);
+            if !is_asked || request.approval.state != ApprovalState::Open {
+                return Ok(false);
+            }
+            match verdict {
+                Verdict::Approve => request.approve().await?,
+                Verdict::Choose(choice) => request.answer(&choice).await?,
+                Verdict::Say(words) => request.answer_in_words(&words).await?,
+                Verdict::Deny => request.deny(None).await?,
+            };
+        } else if let Verdict::Choose(choice) = verdict {
+            self.conversation.answer(question, &choice).await?;
+        }
+        self.decided = Some(id);
+        self.unanswered.insert(id);
+        Ok(true)
     }
 
     fn show(&mut self, event: ClientEvent) -> Result<()> {
@@ -201,7 +231,8 @@ impl Talk<'_> {
     }
 
     fn show_message(&mut self, received: Received) -> Result<()> {
-        if let Some(answered) = received.message.in_reply_to {
+        let answered = received.message.in_reply_to.or(self.decided.take());
+        if let Some(answered) = answered {
             self.unanswered.remove(&answered);
         }
         let grown = self.growing.take();
@@ -216,21 +247,61 @@ impl Talk<'_> {
             self.output.item(&show::json(&received), &text)?;
         }
         let content = received.opened.as_ref().map(|opened| &opened.content);
-        if content.is_ok_and(|content| !show::choices(content).is_empty()) {
+        let is_approval = content.is_ok_and(show::is_approval);
+        if is_approval {
+            // It is what the agent has to say, and no reply to anything.
+            self.unanswered.clear();
+            self.output.note(&self.output.dim(hint(&received)));
+        }
+        if is_approval || content.is_ok_and(|content| !show::choices(content).is_empty()) {
             self.question = Some(received);
         }
         Ok(())
     }
 }
 
-/// The choice that a line names, by its number or its words.
-fn chosen(question: &Received, line: &str) -> Option<String> {
-    let choices = show::choices(&question.opened.as_ref().ok()?.content);
+/// A person's decision.
+enum Verdict {
+    Approve,
+    Choose(String),
+    Say(String),
+    Deny,
+}
+
+fn is_yes_or_no(content: &Content) -> bool {
+    show::is_approval(content) && content.get("kind").and_then(Value::as_str) == Some("approve")
+}
+
+/// What decides an approval.
+fn hint(question: &Received) -> &'static str {
+    let content = question.opened.as_ref().map(|opened| &opened.content);
+    if content.is_ok_and(is_yes_or_no) {
+        "`yes` approves, `no` refuses; your device signs it."
+    } else if content.is_ok_and(|content| show::choices(content).is_empty()) {
+        "Your next line answers; your device signs it."
+    } else {
+        "A number or a choice answers; your device signs it."
+    }
+}
+
+/// The decision that a line is. Any other line is a message.
+fn verdict(question: &Received, line: &str) -> Option<Verdict> {
+    let content = &question.opened.as_ref().ok()?.content;
+    if is_yes_or_no(content) {
+        return match line.to_lowercase().as_str() {
+            "yes" | "approve" => Some(Verdict::Approve),
+            "no" | "deny" => Some(Verdict::Deny),
+            _ => None,
+        };
+    }
+    let choices = show::choices(content);
+    if choices.is_empty() {
+        return show::is_approval(content).then(|| Verdict::Say(line.to_owned()));
+    }
     let by_number = line
         .parse::<usize>()
         .ok()
         .and_then(|n| choices.get(n.checked_sub(1)?));
-    by_number
-        .or_else(|| choices.iter().find(|it| *it == line))
-        .cloned()
+    let choice = by_number.or_else(|| choices.iter().find(|it| *it == line));
+    choice.cloned().map(Verdict::Choose)
 }

@@ -8,7 +8,7 @@ use std::{
 
 use blindpipe_client::{
     client::{ClientEvent, Events, Received},
-    protocol::ids::{ConversationId, MessageId},
+    protocol::{ids::ConversationId, messages::Sent},
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
     let mut events = client.events()?;
     caught_up(&mut events).await?;
     let sent = conversation.send(text).await?;
-    let answered = answer(&mut events, sent.message_id);
+    let answered = answer(&mut events, &sent);
     let all = Duration::from_secs(wait);
     let answered = tokio::time::timeout(all, answered);
     let answered = output.waiting("no answer yet", Some(all), answered).await;
@@ -87,13 +87,19 @@ pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
     Ok(())
 }
 
-async fn answer(events: &mut Events, of: MessageId) -> Result<Received> {
+/// What comes of a message: a reply, or an approval that is asked for. The latter replies to nothing.
+async fn answer(events: &mut Events, to: &Sent) -> Result<Received> {
     loop {
-        match events.next().await? {
-            ClientEvent::Message { received, .. } if received.message.in_reply_to == Some(of) => {
-                return Ok(*received);
-            }
-            _ => {}
+        let ClientEvent::Message { received, .. } = events.next().await? else {
+            continue;
+        };
+        let message = &received.message;
+        let content = received.opened.as_ref().map(|opened| &opened.content);
+        let is_asked = message.conversation_id == to.conversation_id
+            && message.seq > to.seq
+            && content.is_ok_and(show::is_approval);
+        if is_asked || message.in_reply_to == Some(to.message_id) {
+            return Ok(*received);
         }
     }
 }

@@ -98,7 +98,7 @@ async fn an_agent_of_a2a_speaks_in_conversations() {
 
     // It waits for words, and the next message is for the same task.
     let question = say("ask");
-    assert_eq!(question["content"]["type"], "question");
+    assert_eq!(question["content"]["type"], "approval");
     assert_eq!(question["content"]["text"], "Which colour?");
     assert_eq!(say("blue")["content"]["text"], "chosen: blue");
     assert_eq!(say("again")["content"]["text"], "You said: again");

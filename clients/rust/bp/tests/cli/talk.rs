@@ -6,8 +6,8 @@ use std::{
 };
 
 use blindpipe_client::{
-    Agent,
-    agent::{Context, Question},
+    Agent, Content,
+    agent::{ApprovalDraft, Context, Question},
 };
 use tokio::task::JoinSet;
 
@@ -20,9 +20,14 @@ async fn agent(home: &Home, name: &str) -> JoinSet<blindpipe_client::Result<()>>
     let agent: Agent = builder
         .on_message(answer)
         .on_answer("colour", async |ctx: Context| {
-            let answer = ctx.answer().and_then(|it| it.choice.clone());
+            let answer = ctx.answer().cloned();
+            let answer = answer.and_then(|it| it.choice.or(it.text));
             ctx.reply(format!("chosen: {}", answer.unwrap_or_default()))
                 .await
+        })
+        .on_decision("pay", async |ctx: Context| {
+            let outcome = ctx.decision().map(|it| it.outcome);
+            ctx.reply(format!("{outcome:?}")).await
         })
         .build();
     let agent = Arc::new(agent);
@@ -50,6 +55,22 @@ async fn answer(ctx: Context) -> blindpipe_client::Result<()> {
             };
             ctx.ask(question).await.map(drop)
         }
+        "name" => {
+            let question = Question {
+                tag: "colour".to_owned(),
+                text: "Which name?".to_owned(),
+                ..Question::default()
+            };
+            ctx.ask(question).await.map(drop)
+        }
+        "pay" => {
+            let arguments = Content::from_iter([("euro".to_owned(), 5.into())]);
+            let draft = ApprovalDraft {
+                text: Some("Pay?".to_owned()),
+                ..ApprovalDraft::new("pay", arguments)
+            };
+            ctx.approve(&draft).await.map(drop)
+        }
         text => ctx.reply(format!("You said: {text}")).await.map(drop),
     }
 }
@@ -71,6 +92,17 @@ async fn a_person_talks_at_a_terminal_and_answers_a_question() {
     terminal.exp_string("2. blue").expect("a question");
     terminal.send_line("2").expect("a terminal");
     terminal.exp_string("chosen: blue").expect("an answer");
+    terminal.send_line("name").expect("a terminal");
+    terminal.exp_string("next line answers").expect("a hint");
+    terminal.send_line("Ada").expect("a terminal");
+    terminal.exp_string("chosen: Ada").expect("an answer");
+    for (word, outcome) in [("yes", "Approved"), ("no", "Denied")] {
+        terminal.send_line("pay").expect("a terminal");
+        terminal.exp_string("euro: 5").expect("what is asked");
+        terminal.exp_string("`no` refuses").expect("a hint");
+        terminal.send_line(word).expect("a terminal");
+        terminal.exp_string(outcome).expect("the agent acts");
+    }
     terminal.send_control('d').expect("a terminal");
     terminal.exp_eof().expect("an end");
 }

@@ -112,6 +112,8 @@ pub struct ApprovalResult {
     pub outcome: ApprovalState,
     /// The name of the question.
     pub name: String,
+    /// The question's words.
+    pub question: String,
     /// What was asked to be approved.
     pub arguments: Content,
     /// The question's state.
@@ -262,6 +264,7 @@ fn result_of(question: &Content, approval: Approval, receipt: Receipt) -> Option
     Some(ApprovalResult {
         outcome: approval.state,
         name: question.get("name")?.as_str()?.to_owned(),
+        question: question.get("text")?.as_str()?.to_owned(),
         arguments: object("arguments").unwrap_or_default(),
         state: object("state").unwrap_or_default(),
         choice: word("choice"),

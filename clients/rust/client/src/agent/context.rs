@@ -8,24 +8,25 @@ use std::sync::{
 use blindpipe_e2ee::ids::Origin;
 use blindpipe_protocol::{
     frames::ClientFrame,
-    ids::{ConversationId, MessageId, Principal, UserId},
+    ids::{ConversationId, MessageId, Principal},
     messages::{Message, Sent},
     typing::{SendTyping, TypingState},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    approvals::{ApprovalDraft, ApprovalResult},
+    approvals::ApprovalResult,
     core::Core,
     handlers::{Opened, open},
     outbox::{Answered, Draft},
+    questions::Answer,
     stream::Streams,
     tool_calls::{CallResult, ToolCall},
     turns::{SteerMessage, Turn},
 };
 use crate::{
-    Approval, Content, Error, FileDetails, InboxEvent, NewFile, OpenedSender, Result,
+    Content, Error, FileDetails, InboxEvent, NewFile, OpenedSender, Result,
     content::{Body, NewChange, text_of},
     files,
     session::message_id,
@@ -38,34 +39,6 @@ pub struct SendOptions {
     pub key: Option<String>,
     /// The members that it names. `addressed` agents among them can read it too.
     pub to: Vec<Principal>,
-}
-
-/// A question that may wait for days: its state travels with it, and no process waits.
-#[derive(Clone, Debug, Default)]
-pub struct Question {
-    /// The handler of [`super::AgentBuilder::on_answer`] with this tag gets the answer.
-    pub tag: String,
-    /// The question.
-    pub text: String,
-    /// The answers to choose from.
-    pub choices: Vec<String>,
-    /// Comes back with the answer. Everybody who can read the question can read it.
-    pub state: Content,
-    /// The users who may answer; by default the one who was spoken to.
-    pub of: Vec<UserId>,
-}
-
-/// An answer to a question of this agent.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The choice.
-    pub choice: Option<String>,
-    /// Words instead of a choice.
-    pub text: Option<String>,
-    /// The question's state.
-    pub state: Content,
-    /// The question's text.
-    pub question: String,
 }
 
 pub(super) struct Given {
@@ -360,61 +333,13 @@ impl Context {
     pub async fn call(&self, mut call: ToolCall) -> Result<CallResult> {
         let conversation_id = self.conversation_id()?;
         let request_id = self.next_id(call.key.take())?.to_string();
-        let user = call.user.or_else(|| self.user());
+        let user = call.user.or_else(|| self.spoken_to());
         let user = user.ok_or(Error::Usage("name the user who is asked"))?;
         let stopping = self.stopping();
         let called = self
             .core()
             .call(conversation_id, user, request_id, call, stopping);
         Box::pin(called).await
-    }
-
-    fn user(&self) -> Option<UserId> {
-        match self.sender()?.principal {
-            Principal::User(id) => Some(id),
-            Principal::Agent(_) => None,
-        }
-    }
-
-    /// Asks a question. Its answer comes to the handler of the tag, perhaps days later.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::reply`].
-    pub async fn ask(&self, question: Question) -> Result<Sent> {
-        let mut of = question.of;
-        if of.is_empty() {
-            of.extend(self.user());
-        }
-        let content = json!({
-            "type": "question",
-            "text": question.text,
-            "tag": question.tag,
-            "choices": question.choices,
-            "state": question.state,
-            "for": of,
-        });
-        match content {
-            Value::Object(content) => self.reply(content).await,
-            _ => unreachable!("an object"),
-        }
-    }
-
-    /// Asks people of this conversation for an approval, and answers at once. The decision comes to
-    /// the handler of [`super::AgentBuilder::on_decision`], perhaps days later, in any process.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::reply`].
-    pub async fn approve(&self, approval: &ApprovalDraft) -> Result<Approval> {
-        let conversation_id = self.conversation_id()?;
-        let id = self.next_id(approval.key.clone())?;
-        let caused_at = self.event().created_at;
-        Box::pin(
-            self.core()
-                .approve(conversation_id, id, caused_at, approval),
-        )
-        .await
     }
 
     /// The bytes of this message's file.

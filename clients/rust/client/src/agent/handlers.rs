@@ -15,9 +15,10 @@ use tracing::error;
 
 use super::{
     approvals::{APPROVAL_CLOSED, ApprovalResult},
-    context::{Answer, Context, Given},
+    context::{Context, Given},
     core::Core,
     outbox::Answered,
+    questions::{Answer, answer_in},
     stream::StatusGuard,
 };
 use crate::{
@@ -195,13 +196,24 @@ impl Handlers {
         let handlers = self.by_event.get(name);
         call.handlers
             .extend(handlers.into_iter().flatten().cloned());
-        if event.event == APPROVAL_CLOSED && !self.by_decision.is_empty() {
-            call.approval = core.approval_result(event).await?;
-            let name = call.approval.as_ref().map(|approval| &approval.name);
-            let handler = name.and_then(|name| self.by_decision.get(name));
-            call.handlers.extend(handler.cloned());
+        let is_named = !(self.by_decision.is_empty() && self.by_tag.is_empty());
+        if event.event == APPROVAL_CLOSED && is_named {
+            self.find_decision(core, event, &mut call).await?;
         }
         Ok(call)
+    }
+
+    async fn find_decision(&self, core: &Core, event: &InboxEvent, call: &mut Call) -> Result<()> {
+        let Some(decision) = core.approval_result(event).await? else {
+            return Ok(());
+        };
+        call.answer = answer_in(&decision);
+        let of_answer = call.answer.as_ref();
+        let of_answer = of_answer.and_then(|_| self.by_tag.get(&decision.name));
+        let handlers = self.by_decision.get(&decision.name).into_iter();
+        call.handlers.extend(handlers.chain(of_answer).cloned());
+        call.approval = Some(decision);
+        Ok(())
     }
 
     async fn find_answer(&self, core: &Core, call: &mut Call) -> Result<()> {

@@ -12,6 +12,7 @@ mod handlers;
 mod inbox;
 mod manifest;
 mod outbox;
+mod questions;
 mod raw_events;
 mod sends;
 mod stream;
@@ -45,8 +46,9 @@ pub(crate) use self::core::{restore_marks, store_marks};
 pub use self::{
     approvals::{ApprovalDraft, ApprovalResult},
     builder::AgentBuilder,
-    context::{Answer, Context, Question, SendOptions},
+    context::{Context, SendOptions},
     handlers::Next,
+    questions::{Answer, Question},
     raw_events::{RawEvent, RawEvents},
     stream::MessageStream,
     tool_calls::{CallResult, CallStatus, ToolCall},

@@ -4,7 +4,10 @@ use blindpipe_e2ee::{
     approval::{Decision, Proof, ReceiptError, answer_digest},
     from_base64, to_base64,
 };
-use blindpipe_protocol::{ids::MessageId, time::Timestamp};
+use blindpipe_protocol::{
+    ids::{MessageId, Principal},
+    time::Timestamp,
+};
 use rand::RngExt;
 use serde_json::{Value, json};
 
@@ -166,6 +169,13 @@ impl ApprovalRequest {
         self.decide("answered", words.into_iter().collect()).await
     }
 
+    pub(super) async fn answer_either(&self, answer: &str, in_words: bool) -> Result<Approval> {
+        if in_words {
+            return self.answer_in_words(answer).await;
+        }
+        self.answer(answer).await
+    }
+
     async fn decide(&self, decision: &str, words: Content) -> Result<Approval> {
         let question = self.opened()?;
         let (payload, digest) = match words.is_empty() {
@@ -205,6 +215,8 @@ impl ApprovalRequest {
         let digest = answer_digest(text_of_bytes(&content::encode(&content)?)?);
         let options = SendOptions {
             in_reply_to: self.received.clone(),
+            // An agent that reads only what names it needs the words, too: they are signed.
+            to: vec![Principal::Agent(self.approval.agent_id)],
             ..SendOptions::default()
         };
         let id = self.approval.approval_id;

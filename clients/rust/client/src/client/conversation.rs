@@ -8,7 +8,7 @@ use blindpipe_protocol::{
     messages::{self, Message, SendMessage, Sent},
     raw::RawJson,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Client;
 use crate::{
@@ -232,9 +232,7 @@ impl Conversation {
         let id = message.message.message_id;
         let call = Call::delete(format!("/conversations/{}/messages/{id}", self.id));
         let http = self.client.http();
-        http.data::<serde_json::Value>(call.repeatable())
-            .await
-            .map(drop)
+        http.data::<Value>(call.repeatable()).await.map(drop)
     }
 
     /// Puts an emoji beside a message, or takes one's own away.
@@ -263,20 +261,32 @@ impl Conversation {
         self.send_with(change.of(id, opened)?, options).await
     }
 
-    /// Answers an agent's question with one of its choices.
+    /// Answers an agent's question with one of its choices; one without choices in words.
     ///
     /// # Errors
     ///
-    /// As [`Self::send`].
-    pub async fn answer(&self, question: Received, choice: &str) -> Result<Sent> {
+    /// As [`Self::send`], and as [`super::ApprovalRequest::answer`].
+    pub async fn answer(&self, question: Received, answer: &str) -> Result<()> {
+        let opened = question.opened.as_ref();
+        let content = &opened.map_err(|reason| Error::Decrypt(*reason))?.content;
+        let choices = content.get("choices").and_then(Value::as_array);
+        let in_words = choices.is_none_or(Vec::is_empty);
+        if content.get("type").and_then(Value::as_str) == Some("approval") {
+            let id = question.message.message_id;
+            let request = Box::pin(self.client.approval(id)).await?;
+            return Box::pin(request.answer_either(answer, in_words))
+                .await
+                .map(drop);
+        }
+        let name = if in_words { "text" } else { "choice" };
         let mut content = Content::new();
         content.insert("type".to_owned(), "answer".into());
-        content.insert("choice".to_owned(), choice.into());
+        content.insert(name.to_owned(), answer.into());
         let options = SendOptions {
             in_reply_to: Some(question),
             ..SendOptions::default()
         };
-        self.send_with(content, options).await
+        self.send_with(content, options).await.map(drop)
     }
 
     /// Uploads a file and sends the message that names it.

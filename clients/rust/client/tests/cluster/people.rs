@@ -116,14 +116,7 @@ async fn an_addressed_agent_finds_its_question_and_its_earlier_reply() {
     group.send_with("hello", options()).await.expect("sent");
     assert_eq!(events.answer(&group).await.text(), "reply of run 0");
     let question = events.answer(&group).await;
-    let mut answer = blindpipe_client::Content::new();
-    answer.insert("type".to_owned(), "answer".into());
-    answer.insert("choice".to_owned(), "Yes".into());
-    let options = SendOptions {
-        in_reply_to: Some(question),
-        ..options()
-    };
-    group.send_with(answer, options).await.expect("sent");
+    group.answer(question, "Yes").await.expect("answered");
     until(|| !answers.lock().is_empty()).await;
     running.stop().await;
     assert_eq!(*answers.lock(), ["Yes"]);

@@ -14,7 +14,7 @@ use crate::support::{history, scene, until, watch};
 
 fn is_question(content: &Content, text: &str) -> bool {
     let field = |name: &str| content.get(name).and_then(Value::as_str);
-    field("type") == Some("question") && field("text") == Some(text)
+    field("type") == Some("approval") && field("text") == Some(text)
 }
 
 #[tokio::test]
