@@ -13,7 +13,7 @@ use blindpipe::{
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::sources::{root, sources};
+use super::sources::server_sources;
 use crate::support::{ProcessNode, World, db, nodes};
 
 /// The text of a macro's call, from its name to the parenthesis that closes it.
@@ -41,7 +41,7 @@ fn call(text: &str) -> &str {
 #[test]
 fn every_warning_names_its_operation_and_remedy() {
     let mut calls = 0;
-    for (file, text) in sources(&root().join("src")) {
+    for (file, text) in server_sources() {
         for level in ["warn!(", "error!("] {
             let places = text.match_indices(level);
             for (at, _) in places.filter(|(at, _)| !text[..*at].ends_with("compile_")) {

@@ -13,6 +13,13 @@ pub(super) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// The code that runs in a node: the server's, and the crate's that calls users' addresses for it.
+pub(super) fn server_sources() -> Vec<(String, String)> {
+    let mut all = sources(&root().join("src"));
+    all.extend(sources(&root().join("crates/egress/src")));
+    all
+}
+
 pub(super) fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)
@@ -237,7 +244,7 @@ const OTHER_TASKS: [(&str, &str, &str); 12] = [
 fn every_task_that_must_live_is_supervised() {
     let mut others = Vec::new();
     let mut supervised = 0;
-    for (file, text) in sources(&root().join("src")) {
+    for (file, text) in server_sources() {
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let code = text
             .lines()
@@ -284,7 +291,7 @@ fn the_page_of_the_errors_has_every_code_and_every_parameter() {
         );
     }
     let mut count = 0;
-    for (file, text) in sources(&root().join("src")) {
+    for (file, text) in server_sources() {
         for given in text.split(".with(\"").skip(1) {
             let name = given.split('"').next().expect("a name");
             assert!(parameters.contains(&format!("`{name}`")), "{file}: {name}");
@@ -296,7 +303,7 @@ fn the_page_of_the_errors_has_every_code_and_every_parameter() {
 
 #[test]
 fn no_source_prints_or_forgets() {
-    for (file, text) in sources(&root().join("src")) {
+    for (file, text) in server_sources() {
         for word in [
             concat!("todo", "!("),
             concat!("unimplemented", "!("),
