@@ -13,7 +13,7 @@ function sums(): Plugin {
     configResolved: ({ root, build }) => {
       folder = join(root, build.outDir);
     },
-    // What is copied as it is has been copied by then.
+    // Vite has copied the public files by then.
     closeBundle: () => {
       const all = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
       const names = all.map(({ parentPath, name }) => join(parentPath, name).slice(folder.length + 1)).sort();

@@ -31,7 +31,7 @@ def key():
 
 # A secret with the keys of values that make URLs of parts.
 PARTS = "parts"
-# What stands for the build of the web app.
+# The stand-in for the build of the web app.
 APP = "<!doctype html>the app"
 
 

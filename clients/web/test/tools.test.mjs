@@ -1,4 +1,4 @@
-// What agents may do on this device: permissions, and tool calls that wait for a word.
+// The rights of agents on this device: permissions, and tool calls that wait for a word.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";

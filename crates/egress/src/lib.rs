@@ -124,7 +124,7 @@ pub struct EgressSettings {
     pub roots: Option<rustls::RootCertStore>,
 }
 
-/// What a program lends to its [`Egress`]. `()` has the system's time, and counts nothing.
+/// The clock and the counters that a program lends to its [`Egress`]. `()` has the system's time, and counts nothing.
 pub trait Surroundings: Send + Sync + 'static {
     /// The time, for dates in answers.
     fn now(&self) -> SystemTime;

@@ -1,4 +1,4 @@
-//! What is public seals under chance: a salt or a nonce used twice gives contents away.
+//! Public calls seal under random salts and nonces: one that is used twice gives contents away.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-/** What agents can ask this browser to do. Each call asks the person anew. */
+/** The tools that agents can ask this browser for. Each call asks the person anew. */
 import type { DeviceTool } from "@blindpipe/client";
 
 const LOCATION_TIMEOUT_MS = 20_000;

@@ -51,7 +51,7 @@ export function ToolCallDialog({ shown }: { readonly shown: ToolCallShown }): JS
 
 const STEP_MS = 250;
 
-/** What is left of the time, as a ring that runs out and as a number. */
+/** The time that is left, as a ring that runs out and as a number. */
 function Ring({ shown, onEnd }: { readonly shown: ToolCallShown; readonly onEnd: () => void }): JSX.Element {
   const { endsAt, patience } = shown;
   const left = useSignal(Math.max(0, endsAt - performance.now()));

@@ -40,7 +40,7 @@ const MAX_TURN_WAIT: Duration = Duration::from_secs(60);
 const MAX_REPEATS: u32 = 10;
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Who is told of which task.
+/// The addresses that hear of each task.
 pub struct Pushes {
     tasks: Arc<Tasks>,
     public: Egress,
@@ -67,7 +67,7 @@ pub struct Receiver {
     headers: HeaderMap,
 }
 
-/// What becomes of a notification.
+/// The outcome of a notification.
 enum Outcome {
     Taken,
     /// A repeat would be refused again.
@@ -89,7 +89,7 @@ fn egress(rules: UrlRules) -> Egress {
 }
 
 impl Receiver {
-    /// Reads a client's configuration. What it has no place for in a header is refused.
+    /// Reads a client's configuration. A value that no header can hold is refused.
     pub fn read(config: &Value) -> Result<Self, Fault> {
         let text = |of: &Value, name: &str| -> Result<Option<String>, Fault> {
             match of[name].as_str() {

@@ -272,7 +272,7 @@ fn is_yes_or_no(content: &Content) -> bool {
     show::is_approval(content) && content.get("kind").and_then(Value::as_str) == Some("approve")
 }
 
-/// What decides an approval.
+/// The line that decides an approval.
 fn hint(question: &Received) -> &'static str {
     let content = question.opened.as_ref().map(|opened| &opened.content);
     if content.is_ok_and(is_yes_or_no) {

@@ -87,7 +87,7 @@ pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
     Ok(())
 }
 
-/// What comes of a message: a reply, or an approval that is asked for. The latter replies to nothing.
+/// The answer to a message: a reply, or an approval that is asked for. The latter replies to nothing.
 async fn answer(events: &mut Events, to: &Sent) -> Result<Received> {
     loop {
         let ClientEvent::Message { received, .. } = events.next().await? else {

@@ -20,7 +20,7 @@ const FILES: [(&str, &str); 3] = [
 ];
 const POLICY: &str = "default-src 'none'; script-src 'self'; require-trusted-types-for 'script'";
 
-/// What a service does in place of giving out a file of the release.
+/// The trick of a service that gives out another file than the release's.
 #[derive(Clone, Copy)]
 pub enum Trick {
     None,

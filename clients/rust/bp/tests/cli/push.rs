@@ -19,7 +19,7 @@ use crate::{
     support::{Home, has_approvals},
 };
 
-/// What a receiver got: the path, two headers, and the task.
+/// A notification as it arrived: the path, two headers, and the task.
 struct Pushed {
     path: String,
     token: String,

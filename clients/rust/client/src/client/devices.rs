@@ -154,7 +154,7 @@ impl Devices<'_> {
         let user_id = self.0.user_id()?;
         let call = Call::get("/keys/backup");
         let backups = self.0.http().page::<Value>(call).await?.data;
-        // One that is malformed, or costs too much, is a wrong one beside the others.
+        // A backup that is malformed, or costs too much, is a wrong one beside the others.
         let read = |backup| serde_json::from_value::<KeyBackup>(backup).ok();
         let mut backups: Vec<_> = backups.into_iter().filter_map(read).collect();
         let directory = self.directory().await?;

@@ -1,4 +1,4 @@
-/** What agents may do here, and the end of it. */
+/** The permissions of agents, and how to end them. */
 import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { ask, Button, Fault, useAction } from "../../parts/action.js";

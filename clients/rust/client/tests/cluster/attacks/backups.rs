@@ -74,7 +74,7 @@ async fn an_altered_backup_restores_nothing() {
         assert!(restored.is_err() && !phone.has_keys());
         drop(lies.lock().remove(0));
     }
-    // One that nobody can pay for does not stand before a good one.
+    // A backup that nobody can pay for does not hide a good one.
     in_backups(&proxy, |backups| {
         let mut costly = backups[0].clone();
         costly["argon2_params"] = json!({ "m": 1_048_577, "t": 11, "p": 17 });
