@@ -13,7 +13,7 @@ use crate::{
     transport::Call,
 };
 
-/// A page of the history, for [`crate::timeline()`].
+/// A page of the history, for [`crate::client::timeline()`].
 #[derive(Clone, Debug)]
 pub struct HistoryPage {
     /// The newest first.
