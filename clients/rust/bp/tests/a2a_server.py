@@ -1,4 +1,7 @@
-"""An agent with the official server of A2A, for the tests of `bp bridge a2a`: a2a_server.py PORT"""
+"""An agent with the official server of A2A, for the tests of `bp bridge a2a`: a2a_server.py PORT [mute]
+
+`mute` has no streams: the bridge asks for the task.
+"""
 
 import asyncio
 import sys
@@ -19,7 +22,7 @@ CARD = AgentCard(
     description="Repeats, asks, and waits.",
     version="1",
     supported_interfaces=[AgentInterface(url=f"{URL}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")],
-    capabilities=AgentCapabilities(streaming=True),
+    capabilities=AgentCapabilities(streaming="mute" not in sys.argv),
     default_input_modes=["text/plain"],
     default_output_modes=["text/plain"],
     skills=[AgentSkill(id="talk", name="talk", description="Repeats.", tags=["test"])],
@@ -51,6 +54,12 @@ class Parrot(AgentExecutor):
             await updater.add_artifact([new_raw_part(b"a,b\n", filename="table.csv", media_type="text/csv")])
             await updater.complete(updater.new_agent_message([new_text_part("There it is.")]))
             return
+        elif said == "grow":
+            for at, piece in enumerate(["one ", "two ", "three"]):
+                await updater.add_artifact([new_text_part(piece)], artifact_id="words", append=at > 0)
+                # Somebody sees each piece before the next one.
+                while await asked.get() != task.id:
+                    pass
         elif said == "slow":
             print("slow", flush=True)
             await asyncio.sleep(600)
@@ -64,6 +73,17 @@ class Parrot(AgentExecutor):
         await TaskUpdater(events, context.task_id, context.context_id).cancel()
 
 
-handler = DefaultRequestHandler(agent_executor=Parrot(), task_store=InMemoryTaskStore(), agent_card=CARD)
+# The tasks that clients ask for, each time.
+asked = asyncio.Queue()
+
+
+class Handler(DefaultRequestHandler):
+    async def on_get_task(self, params, context):
+        task = await super().on_get_task(params, context)
+        asked.put_nowait(params.id)
+        return task
+
+
+handler = Handler(agent_executor=Parrot(), task_store=InMemoryTaskStore(), agent_card=CARD)
 routes = [*create_agent_card_routes(CARD), *create_jsonrpc_routes(handler, "/rpc")]
 uvicorn.run(Starlette(routes=routes), host="127.0.0.1", port=int(sys.argv[1]), log_level="warning")

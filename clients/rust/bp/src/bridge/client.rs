@@ -88,14 +88,30 @@ impl Remote {
         })
     }
 
-    /// Sends a message. The agent's progress comes step by step.
+    /// Sends a message. The agent's progress comes step by step, as far as it tells of it.
     pub async fn send(&self, message: &Value) -> Result<Steps> {
-        let method = if self.is_streaming {
-            "SendStreamingMessage"
-        } else {
-            "SendMessage"
-        };
-        self.call(method, &json!({ "message": message })).await
+        if self.is_streaming {
+            let params = json!({ "message": message });
+            return self.call("SendStreamingMessage", &params).await;
+        }
+        // A new task is known at once, so that a person can stop it.
+        let is_new = message["taskId"].is_null();
+        let configuration = json!({ "returnImmediately": is_new });
+        let params = json!({ "message": message, "configuration": configuration });
+        match self.post("SendMessage", &params).await {
+            // The agent has it; what becomes of the task is asked for.
+            Err(error) if !is_new && error.is_timeout() && !error.is_connect() => {
+                Ok(Steps::default())
+            }
+            posted => steps_of(posted.map_err(away)?).await,
+        }
+    }
+
+    /// A task as it is now.
+    pub async fn task(&self, id: &str) -> Result<Value> {
+        let params = json!({ "id": id, "historyLength": 0 });
+        let task = self.call("GetTask", &params).await?.next().await?;
+        task.ok_or_else(|| Failure::failed("the A2A agent answers with nothing"))
     }
 
     /// Asks the agent to end a task. A task that has ended is refused.
@@ -105,40 +121,43 @@ impl Remote {
     }
 
     async fn call(&self, method: &str, params: &Value) -> Result<Steps> {
+        steps_of(self.post(method, params).await.map_err(away)?).await
+    }
+
+    async fn post(&self, method: &str, params: &Value) -> reqwest::Result<Response> {
         let body = json!({ "jsonrpc": "2.0", "id": "1", "method": method, "params": params });
         let mut request = self.http.post(self.url.clone()).json(&body);
         request = request.header(VERSION_HEADER, VERSION);
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);
         }
-        let answer = request.send().await.map_err(away)?;
-        match answer.status() {
-            status if status.is_success() => {}
-            status if status.is_server_error() => {
-                let text = format!("the A2A agent fails: {status}");
-                return Err(Failure::new(Exit::Unreachable, text));
-            }
-            status => {
-                let text = format!("the A2A agent refuses: {status}");
-                return Err(Failure::new(Exit::Refused, text));
-            }
-        }
-        let kind = answer.headers().get(CONTENT_TYPE);
-        let is_stream = kind
-            .and_then(|kind| kind.to_str().ok())
-            .is_some_and(|kind| kind.starts_with("text/event-stream"));
-        let mut steps = Steps {
-            answer: None,
-            rest: Vec::new(),
-            read: VecDeque::new(),
-        };
-        if is_stream {
-            steps.answer = Some(answer);
-        } else {
-            steps.read.push_back(whole(answer).await?);
-        }
-        Ok(steps)
+        request.send().await
     }
+}
+
+async fn steps_of(answer: Response) -> Result<Steps> {
+    match answer.status() {
+        status if status.is_success() => {}
+        status if status.is_server_error() => {
+            let text = format!("the A2A agent fails: {status}");
+            return Err(Failure::new(Exit::Unreachable, text));
+        }
+        status => {
+            let text = format!("the A2A agent refuses: {status}");
+            return Err(Failure::new(Exit::Refused, text));
+        }
+    }
+    let kind = answer.headers().get(CONTENT_TYPE);
+    let is_stream = kind
+        .and_then(|kind| kind.to_str().ok())
+        .is_some_and(|kind| kind.starts_with("text/event-stream"));
+    let mut steps = Steps::default();
+    if is_stream {
+        steps.answer = Some(answer);
+    } else {
+        steps.read.push_back(whole(answer).await?);
+    }
+    Ok(steps)
 }
 
 async fn whole(mut answer: Response) -> Result<Vec<u8>> {
@@ -158,6 +177,7 @@ fn check(bytes: &[u8]) -> Result<()> {
 }
 
 /// The results of a call, as they come.
+#[derive(Default)]
 pub struct Steps {
     answer: Option<Response>,
     rest: Vec<u8>,

@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -17,7 +18,10 @@ use serde_json::{Value, json};
 
 use super::{
     client::Remote,
-    wire::{AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, words_of},
+    wire::{
+        AUTH_REQUIRED, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, REJECTED, WORKING,
+        is_under_way, words_of,
+    },
 };
 use crate::{
     failure::{Exit, Failure, Result},
@@ -26,6 +30,13 @@ use crate::{
 
 /// The tag of questions and the name of approvals.
 const TAG: &str = "a2a";
+/// A stopped task gets its name at the agent's first step.
+const NAME_TIMEOUT: Duration = Duration::from_secs(10);
+/// An agent that tells nothing by itself is asked after this time, then after twice as long, and so on.
+const FIRST_POLL: Duration = Duration::from_millis(500);
+const MAX_POLL: Duration = Duration::from_secs(15);
+/// Polls without an answer that end a task: the agent is away for five minutes.
+const MAX_FAILED_POLLS: u32 = 24;
 
 /// The state of a conversation at the agent. It travels with a question as well.
 #[derive(Clone, Default)]
@@ -34,8 +45,15 @@ struct Place {
     task: Option<String>,
     /// The question of a task that waits for words. The next message is for it, and answers it too.
     asked: Option<MessageId>,
-    /// The artifacts of the task that people have.
-    shown: Vec<String>,
+    /// The artifacts of the task, by their ids.
+    shown: HashMap<String, Shown>,
+}
+
+/// The part of an artifact that people have.
+#[derive(Clone, Default)]
+struct Shown {
+    words: String,
+    files: usize,
 }
 
 struct Speaker {
@@ -75,6 +93,14 @@ pub async fn speak(remote: Remote, builder: AgentBuilder, output: &Output) -> Re
             async move { speaker.decision(&ctx).await }
         });
     Ok(Box::pin(builder.run()).await?)
+}
+
+/// Waits for a person's stop, and then for the task to have a name, without which it is not cancelled.
+async fn given_up(ctx: &Context, place: &Place) {
+    ctx.stopped().cancelled().await;
+    if place.task.is_none() {
+        tokio::time::sleep(NAME_TIMEOUT).await;
+    }
 }
 
 fn failed(failure: &Failure) -> Error {
@@ -158,6 +184,11 @@ impl Speaker {
         }
         let mut turn = Turn::default();
         let ended = self.follow(ctx, &message, &mut place, &mut turn).await;
+        let is_asked = turn.state == INPUT_REQUIRED;
+        let waits = is_asked || turn.state == AUTH_REQUIRED;
+        if !waits {
+            place.shown.clear();
+        }
         self.keep(conversation, place.clone());
         if ctx.stopped().is_cancelled() {
             if let Some(task) = &place.task {
@@ -178,8 +209,6 @@ impl Speaker {
             }
             Err(failure) => return Err(failed(&failure)),
         }
-        let is_asked = turn.state == INPUT_REQUIRED;
-        let waits = is_asked || turn.state == AUTH_REQUIRED;
         for file in std::mem::take(&mut turn.files) {
             ctx.send_file(file).await?;
         }
@@ -217,15 +246,28 @@ impl Speaker {
         place: &mut Place,
         turn: &mut Turn,
     ) -> Result<()> {
-        let mut steps = self.remote.send(message).await?;
+        let sent = tokio::select! {
+            sent = self.remote.send(message) => sent,
+            () = given_up(ctx, place) => return Ok(()),
+        };
+        let mut steps = sent?;
+        let mut is_silent = true;
         loop {
             let step = tokio::select! {
-                step = steps.next() => step?,
-                () = ctx.stopped().cancelled() => None,
+                step = steps.next() => step,
+                () = given_up(ctx, place) => return Ok(()),
             };
-            let Some(step) = step else {
-                return Ok(());
+            let step = match step {
+                Ok(Some(step)) => step,
+                Ok(None) => break,
+                // A stream that breaks ends no task.
+                Err(failure) if failure.exit() == Exit::Unreachable && place.task.is_some() => {
+                    is_silent |= turn.state.is_empty();
+                    break;
+                }
+                Err(failure) => return Err(failure),
             };
+            is_silent = false;
             let (_, of) = step
                 .as_object()
                 .and_then(|step| step.iter().next())
@@ -244,11 +286,49 @@ impl Speaker {
                 return Ok(());
             }
         }
+        if is_silent {
+            WORKING.clone_into(&mut turn.state);
+        }
+        self.poll(ctx, place, turn).await
+    }
+
+    /// Asks for a task that goes on after the agent's last step, until it waits or has ended.
+    async fn poll(&self, ctx: &Context, place: &mut Place, turn: &mut Turn) -> Result<()> {
+        let Some(id) = &place.task else {
+            return Ok(());
+        };
+        let (mut wait, mut failed) = (FIRST_POLL, 0);
+        while is_under_way(&turn.state) {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = ctx.stopped().cancelled() => return Ok(()),
+            }
+            wait = (wait * 2).min(MAX_POLL);
+            match self.remote.task(id).await {
+                Ok(task) => {
+                    failed = 0;
+                    let step = json!({ "task": task });
+                    turn.take(ctx, &step, &mut place.shown).await?;
+                }
+                Err(failure)
+                    if failure.exit() == Exit::Unreachable && failed < MAX_FAILED_POLLS =>
+                {
+                    failed += 1;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(())
     }
 }
 
 impl Turn {
-    async fn take(&mut self, ctx: &Context, step: &Value, shown: &mut Vec<String>) -> Result<()> {
+    async fn take(
+        &mut self,
+        ctx: &Context,
+        step: &Value,
+        shown: &mut HashMap<String, Shown>,
+    ) -> Result<()> {
         if step["message"].is_object() {
             self.said = words_of(&step["message"]["parts"]);
         }
@@ -257,41 +337,47 @@ impl Turn {
             self.state = status["state"].as_str().unwrap_or_default().to_owned();
             self.said = words_of(&status["message"]["parts"]);
         }
-        let id = |artifact: &Value| artifact["artifactId"].as_str().map(str::to_owned);
-        // A task that goes on is shown with what it had before.
-        let whole = step["task"]["artifacts"].as_array().into_iter().flatten();
-        let new = whole.filter(|it| id(it).is_none_or(|id| !shown.contains(&id)));
-        let artifacts: Vec<_> = new.chain(step["artifactUpdate"].get("artifact")).collect();
-        for artifact in artifacts {
-            shown.extend(id(artifact));
-            self.take_parts(ctx, &artifact["parts"]).await?;
+        // A task has the whole artifacts, and people have a part of them.
+        for artifact in step["task"]["artifacts"].as_array().into_iter().flatten() {
+            let had = shown.entry(id_of(artifact)).or_default();
+            let all = std::mem::take(had);
+            *had = self.take_rest(ctx, &artifact["parts"], all).await?;
+        }
+        let update = &step["artifactUpdate"];
+        if let Some(artifact) = update.get("artifact") {
+            let had = shown.entry(id_of(artifact)).or_default();
+            if update["append"] != true {
+                *had = Shown::default();
+            }
+            let new = self
+                .take_rest(ctx, &artifact["parts"], Shown::default())
+                .await?;
+            had.words += &new.words;
+            had.files += new.files;
         }
         Ok(())
     }
 
-    async fn take_parts(&mut self, ctx: &Context, parts: &Value) -> Result<()> {
-        for part in parts.as_array().into_iter().flatten() {
-            if let Some(coded) = part["raw"].as_str() {
-                let bytes = STANDARD.decode(coded);
-                let bytes = bytes.map_err(|_| Failure::failed("a file is no base64"))?;
-                let text = |name: &str| part[name].as_str().unwrap_or_default().to_owned();
-                self.files.push(NewFile {
-                    name: Some(text("filename"))
-                        .filter(|name| !name.is_empty())
-                        .unwrap_or_else(|| "file".to_owned()),
-                    content_type: text("mediaType"),
-                    bytes,
-                });
-                continue;
-            }
-            let words = words_of(&json!([part]));
+    /// Takes what people do not have yet, and answers what they have then.
+    async fn take_rest(&mut self, ctx: &Context, parts: &Value, had: Shown) -> Result<Shown> {
+        let parts = parts.as_array().map(Vec::as_slice).unwrap_or_default();
+        let (files, texts): (Vec<_>, Vec<_>) =
+            parts.iter().partition(|part| part["raw"].is_string());
+        for part in files.iter().skip(had.files) {
+            self.files.push(file_of(part)?);
+        }
+        let words: String = texts.iter().map(|part| words_of(&json!([part]))).collect();
+        // Words that were replaced are shown anew.
+        let rest = words.strip_prefix(&had.words).unwrap_or(&words);
+        if !rest.is_empty() {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
                 none => none.insert(ctx.stream()?),
             };
-            stream.write(&words).await;
+            stream.write(rest).await;
         }
-        Ok(())
+        let files = files.len();
+        Ok(Shown { words, files })
     }
 
     fn last_words(&self) -> String {
@@ -307,6 +393,24 @@ impl Turn {
         };
         words.to_owned()
     }
+}
+
+fn id_of(artifact: &Value) -> String {
+    artifact["artifactId"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn file_of(part: &Value) -> Result<NewFile> {
+    let text = |name: &str| part[name].as_str().unwrap_or_default().to_owned();
+    let bytes = STANDARD.decode(text("raw"));
+    let name = Some(text("filename")).filter(|name| !name.is_empty());
+    Ok(NewFile {
+        name: name.unwrap_or_else(|| "file".to_owned()),
+        content_type: text("mediaType"),
+        bytes: bytes.map_err(|_| Failure::failed("a file is no base64"))?,
+    })
 }
 
 fn state_of(place: &Place) -> Content {

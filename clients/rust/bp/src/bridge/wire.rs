@@ -7,6 +7,7 @@ pub const VERSION: &str = "1.0";
 pub const VERSION_HEADER: &str = "a2a-version";
 pub const CARD_PATH: &str = "/.well-known/agent-card.json";
 
+pub const SUBMITTED: &str = "TASK_STATE_SUBMITTED";
 pub const WORKING: &str = "TASK_STATE_WORKING";
 pub const COMPLETED: &str = "TASK_STATE_COMPLETED";
 pub const FAILED: &str = "TASK_STATE_FAILED";
@@ -18,6 +19,11 @@ pub const AUTH_REQUIRED: &str = "TASK_STATE_AUTH_REQUIRED";
 /// Whether a task in this state changes no more.
 pub fn is_final(state: &str) -> bool {
     matches!(state, COMPLETED | FAILED | CANCELED | REJECTED)
+}
+
+/// Whether a task in this state goes on by itself.
+pub fn is_under_way(state: &str) -> bool {
+    matches!(state, SUBMITTED | WORKING)
 }
 
 /// The words of parts. Data is shown as JSON, and an address as it is: nothing is fetched.
@@ -64,7 +70,7 @@ mod tests {
     #[test]
     fn a_task_ends_once() {
         for (state, ends) in [
-            ("TASK_STATE_SUBMITTED", false),
+            (SUBMITTED, false),
             (WORKING, false),
             (INPUT_REQUIRED, false),
             (AUTH_REQUIRED, false),
@@ -74,6 +80,8 @@ mod tests {
             (REJECTED, true),
         ] {
             assert_eq!(is_final(state), ends, "{state}");
+            let waits = matches!(state, INPUT_REQUIRED | AUTH_REQUIRED);
+            assert_eq!(is_under_way(state), !ends && !waits, "{state}");
         }
     }
 }

@@ -51,13 +51,14 @@ fn lines(process: &mut Child) -> mpsc::Receiver<String> {
 }
 
 /// An agent of A2A, its address, and what it prints.
-fn parrot(python: &str) -> (Group, String, mpsc::Receiver<String>) {
+fn parrot(python: &str, more: &[&str]) -> (Group, String, mpsc::Receiver<String>) {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = free.local_addr().expect("an address").port();
     drop(free);
     let mut server = Command::new(python);
     server
         .args([&script("a2a_server.py"), &port.to_string()])
+        .args(more)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .process_group(0);
@@ -83,7 +84,7 @@ async fn an_agent_of_a2a_speaks_in_conversations() {
     if !has_approvals(&home) {
         return;
     }
-    let (_server, url, told) = parrot(python);
+    let (_server, url, told) = parrot(python, &[]);
     let bridge = || {
         let mut bridge = home.command(&["bridge", "a2a", &url]);
         Group(bridge.process_group(0).spawn().expect("bp"))
@@ -127,6 +128,51 @@ async fn an_agent_of_a2a_speaks_in_conversations() {
     home.json(&["api", "POST", &stop, "-d", "{}"]).item();
     assert_eq!(told.recv_timeout(PATIENCE).expect("a line"), "cancelled");
     assert_eq!(say("after")["content"]["text"], "You said: after");
+}
+
+/// It has no streams, so the bridge asks for the task until it waits or has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_a2a_without_streams_is_asked_for_its_task() {
+    let Some(python) = python() else {
+        return;
+    };
+    let home = Home::with_person().await;
+    home.bp(&["agent", "new", "parrot"]).done();
+    if !has_approvals(&home) {
+        return;
+    }
+    let (_server, url, told) = parrot(python, &["mute"]);
+    let mut bridge = home.command(&["bridge", "a2a", &url]);
+    let _bridge = Group(bridge.process_group(0).spawn().expect("bp"));
+    let say = |text: &str| {
+        let answer = home.json(&["send", "parrot", text, "--wait", "60"]).item();
+        answer["content"].clone()
+    };
+    assert_eq!(say("hello")["text"], "You said: hello");
+    // It goes on only when somebody has asked, three times.
+    assert_eq!(say("grow")["text"], "one two three");
+    assert_eq!(say("ask")["text"], "Which colour?");
+    assert_eq!(say("blue")["text"], "chosen: blue");
+    let file = say("file");
+    assert_eq!(
+        (&file["type"], &file["name"]),
+        (&json!("file"), &json!("table.csv"))
+    );
+
+    let texts = Texts::of(&home, "parrot");
+    home.json(&["send", "parrot", "pay"]).item();
+    let (id, _) = asked(&home);
+    home.json(&["approvals", "approve", &id]).item();
+    texts.until("approved, proven: True");
+
+    // A person stops a task that was only begun.
+    let sent = home.json(&["send", "parrot", "slow"]).item();
+    assert_eq!(told.recv_timeout(PATIENCE).expect("a line"), "slow");
+    let conversation = sent["conversation_id"].as_str().expect("an id");
+    let stop = format!("/conversations/{conversation}/stop");
+    home.json(&["api", "POST", &stop, "-d", "{}"]).item();
+    assert_eq!(told.recv_timeout(PATIENCE).expect("a line"), "cancelled");
+    assert_eq!(say("after")["text"], "You said: after");
 }
 
 /// An agent of the person that runs in this process.
