@@ -108,6 +108,8 @@ async fn every_command_of_the_quickstart_works() {
     );
     let place = folder().join("quickstart");
     let shell = prepare(&place);
+    // The one of an earlier run stays beside the cluster.
+    fs::remove_file(folder().join("agent.env")).ok();
     let done = tokio::task::spawn_blocking(move || {
         shell.run(block(steps_of(&text)["Build"], "sh"));
         shell.run(block(
