@@ -162,6 +162,7 @@ def test_every_command_of_the_guide(tmp_path):
                 assert asking.wait(30) == 0
             run(verify, here, env)
             assert time.monotonic() - began < MAX_GUIDE_SECONDS
-        page = run("bp api GET /app --json || true", here, env)
-        assert "404" not in page
+        url = json.loads(run("bp context show --json", here, env))["url"]
+        findings = run(f"bp app verify {url} --json", here, env).splitlines()
+        assert "index.html" in [json.loads(line)["file"] for line in findings]
     run("devcluster clean", here, env)
