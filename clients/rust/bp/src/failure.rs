@@ -118,12 +118,12 @@ impl Failure {
             });
             output.error(&json!({ "error": error }).to_string());
         } else {
-            output.error(&self.text(output));
+            output.error(&self.text(output.for_stderr()));
         }
         self.exit.into()
     }
 
-    fn text(&self, output: &Output) -> String {
+    fn text(&self, output: Output) -> String {
         let mut text = format!("{} {}", output.red("error:"), self.message);
         if let Some(code) = &self.code {
             text.push_str(&format!(" ({code})"));

@@ -15,16 +15,28 @@ use crate::failure::Result;
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     json: bool,
+    /// Whether what is printed next has colours, and whether standard error has them.
     colour: bool,
+    colour_beside: bool,
 }
 
 impl Output {
     pub fn new(json: bool) -> Self {
         let is_unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let is_wanted = !json && !is_unwanted;
         Self {
             json,
-            colour: !json && !is_unwanted && stdout().is_terminal(),
+            colour: is_wanted && stdout().is_terminal(),
+            colour_beside: is_wanted && stderr().is_terminal(),
+        }
+    }
+
+    /// The same for text that goes to standard error: one of both may be a file.
+    pub const fn for_stderr(self) -> Self {
+        Self {
+            colour: self.colour_beside,
+            ..self
         }
     }
 

@@ -112,8 +112,7 @@ pub async fn caught_up(events: &mut Events) -> Result<()> {
 impl Talk<'_> {
     async fn run(&mut self, events: &mut Events, wait: Duration) -> Result<()> {
         caught_up(events).await?;
-        self.output
-            .note(&self.output.dim("Encrypted end to end. Ctrl-D ends."));
+        self.hint("Encrypted end to end. Ctrl-D ends.");
         let mut input = lines();
         let mut end = None;
         loop {
@@ -131,6 +130,10 @@ impl Talk<'_> {
                 return Ok(());
             }
         }
+    }
+
+    fn hint(&self, text: &str) {
+        self.output.note(&self.output.for_stderr().dim(text));
     }
 
     async fn say(&mut self, line: &str) -> Result<()> {
@@ -251,7 +254,7 @@ impl Talk<'_> {
         if is_approval {
             // It is what the agent has to say, and no reply to anything.
             self.unanswered.clear();
-            self.output.note(&self.output.dim(hint(&received)));
+            self.hint(hint(&received));
         }
         if is_approval || content.is_ok_and(|content| !show::choices(content).is_empty()) {
             self.question = Some(received);

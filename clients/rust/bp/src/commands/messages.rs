@@ -148,7 +148,7 @@ pub async fn tail(tail: Tail, at: &Context, output: &Output) -> Result<()> {
                     &format!("{} {}", event.event, line(&data.to_string())),
                 )?;
             }
-            ClientEvent::CaughtUp => output.note(&output.dim("live")),
+            ClientEvent::CaughtUp => output.note(&output.for_stderr().dim("live")),
             _ => {}
         }
     }

@@ -231,6 +231,33 @@ async fn colours_are_for_terminals_that_want_them() {
     assert!(!home.bp(&["whoami"]).done().contains('\x1b'));
 }
 
+/// One of both outputs may be a file, which has no colours.
+#[test]
+fn what_goes_to_a_file_has_no_colours_beside_a_terminal() {
+    let home = Home::new();
+    let shown = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell
+            .args(["-c", script, env!("CARGO_BIN_EXE_bp")])
+            .current_dir(home.folder.path())
+            .env("XDG_CONFIG_HOME", home.folder.path().join("config"))
+            .env("TERM", "xterm");
+        let mut terminal =
+            rexpect::session::spawn_command(shell, Some(60_000)).expect("a terminal");
+        terminal.exp_eof().expect("an end")
+    };
+    let told = "there is no context";
+    let at_terminal = shown("\"$0\" whoami");
+    assert!(at_terminal.contains('\x1b') && at_terminal.contains(told));
+    let in_file = shown("\"$0\" whoami 2> told; cat told");
+    assert!(
+        !in_file.contains('\x1b') && in_file.contains(told),
+        "{in_file}"
+    );
+    let beside_file = shown("\"$0\" whoami > printed");
+    assert!(beside_file.contains('\x1b'), "{beside_file}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_secret_is_in_files_of_the_owner() {
     use std::os::unix::fs::PermissionsExt;
