@@ -10,6 +10,7 @@ use std::{
 };
 
 use blindpipe_client::{Client, FileStore, Server, client::ClientBuilder};
+use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -79,11 +80,23 @@ fn check_name(name: &str) -> Result<()> {
     )))
 }
 
+fn check_address(url: &str) -> Result<()> {
+    let is_fit = |url: &Url| matches!(url.scheme(), "https" | "http") && url.has_host();
+    if Url::parse(url).is_ok_and(|url| is_fit(&url)) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{url:?} is no address such as https://chat.example.com"
+    )))
+}
+
 impl Contexts {
     pub fn load() -> Result<Self> {
         let folder = config_folder()?;
-        let config = match fs::read(folder.join("config.json")) {
-            Ok(text) => serde_json::from_slice(&text)?,
+        let file = folder.join("config.json");
+        let broken = |error| Failure::failed(format!("{}: {error}", file.display()));
+        let config = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).map_err(broken)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Config::default(),
             Err(error) => return Err(error.into()),
         };
@@ -110,7 +123,8 @@ impl Contexts {
         self.config.current.as_deref()
     }
 
-    /// Adds a context, or changes its address, and uses it from now on.
+    /// Adds a context, or changes its address, and uses it from now on. A session and tokens never go
+    /// to another address unasked.
     pub fn add_and_use(&mut self, name: &str, settings: Settings) -> Result<Context> {
         let context = self.add(name, settings)?;
         self.config.current = Some(name.to_owned());
@@ -119,7 +133,15 @@ impl Contexts {
 
     fn add(&mut self, name: &str, mut settings: Settings) -> Result<Context> {
         check_name(name)?;
+        check_address(&settings.url)?;
         if let Some(before) = self.config.contexts.get(name) {
+            // A development cluster has other ports after each start.
+            let is_same =
+                before.url == settings.url || (before.dev.is_some() && before.dev == settings.dev);
+            if !is_same && self.get(name)?.is_in_use() {
+                let text = format!("the context {name:?} has secrets of {}", before.url);
+                return Err(Failure::usage(text).remedy("another name, or `bp context rm` before"));
+            }
             settings.device_id.clone_from(&before.device_id);
         }
         self.config.contexts.insert(name.to_owned(), settings);
@@ -134,11 +156,7 @@ impl Contexts {
 
     /// Forgets a context with its session and keys.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        let context = self.get(name)?;
-        match fs::remove_dir_all(&context.folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        self.get(name)?.forget_all()?;
         self.config.contexts.remove(name);
         if self.current() == Some(name) {
             self.config.current = None;
@@ -157,7 +175,7 @@ impl Contexts {
         })
     }
 
-    /// The context whose address it is; a session never goes to another address unasked.
+    /// The context whose address it is.
     fn by_url(&self, url: &str) -> Option<&String> {
         let mut found = self.names().filter(|(_, it)| it.url == url);
         found.next().map(|(name, _)| name)
@@ -210,11 +228,7 @@ impl Context {
     fn new_at(url: &str, global: &Global) -> Result<Self> {
         let settings = Settings {
             url: url.to_owned(),
-            ca_file: global
-                .ca_file
-                .as_deref()
-                .map(fs::canonicalize)
-                .transpose()?,
+            ca_file: authority(global)?,
             dev: None,
             site_key: None,
             device_id: new_device_id(),
@@ -236,6 +250,12 @@ impl Context {
     pub fn folder(&self) -> Result<&Path> {
         private_folder(&self.folder)?;
         Ok(&self.folder)
+    }
+
+    /// Whether a session or agents' credentials are here.
+    fn is_in_use(&self) -> bool {
+        let agents = fs::read_dir(self.folder.join("agents"));
+        self.session_file().exists() || agents.is_ok_and(|mut files| files.next().is_some())
     }
 
     fn session_file(&self) -> PathBuf {
@@ -270,6 +290,14 @@ impl Context {
         Err(Failure::failed("this device has no keys yet").remedy("`bp keys restore`"))
     }
 
+    /// Forgets the session, this device's keys, and the credentials of agents.
+    pub fn forget_all(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
     /// Forgets the session and this device's keys.
     pub fn forget(&self) -> Result<()> {
         match fs::remove_file(self.session_file()) {
@@ -277,6 +305,16 @@ impl Context {
             _ => Ok(()),
         }
     }
+}
+
+/// The whole path of the authority of the options: a context outlives the present folder.
+pub fn authority(global: &Global) -> Result<Option<PathBuf>> {
+    global.ca_file.as_deref().map(whole).transpose()
+}
+
+/// The whole path of a file that is there.
+pub fn whole(path: &Path) -> Result<PathBuf> {
+    fs::canonicalize(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
 }
 
 pub fn new_device_id() -> String {

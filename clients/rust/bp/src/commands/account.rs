@@ -103,6 +103,8 @@ async fn register_made_up(at: &Context, name: Option<String>, output: &Output) -
         .unwrap_or_else(|| ".dev".as_ref());
     let cluster = DevCluster::start(folder, "devcluster".as_ref(), None, &[]).await?;
     let name = name.unwrap_or_else(|| "person".to_owned());
+    // The agents of the person before are nobody's here.
+    at.forget_all()?;
     let user = Box::pin(cluster.user_with(&name, at.builder()?)).await?;
     let lines = format!(
         "PERSON_EMAIL={}\nPERSON_PASSWORD={}\nPERSON_PROTECTION_PASSWORD='{}'\n",

@@ -108,11 +108,7 @@ fn added(add: &Add, global: &Global) -> Result<context::Context> {
         (Some(folder), _) => dev_settings(folder)?,
         (None, Some(url)) => Settings {
             url: url.trim_end_matches('/').to_owned(),
-            ca_file: global
-                .ca_file
-                .as_deref()
-                .map(fs::canonicalize)
-                .transpose()?,
+            ca_file: context::authority(global)?,
             dev: None,
             site_key: add.site_key.clone(),
             device_id: new_device_id(),
@@ -146,7 +142,7 @@ pub fn dev_settings(folder: &std::path::Path) -> Result<Settings> {
     Ok(Settings {
         url: node.base_url,
         ca_file: Some(cluster.ca_file),
-        dev: Some(fs::canonicalize(folder)?),
+        dev: Some(context::whole(folder)?),
         site_key: None,
         device_id: new_device_id(),
     })

@@ -259,6 +259,26 @@ fn what_goes_to_a_file_has_no_colours_beside_a_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_context_with_secrets_keeps_its_address_until_another_person_begins() {
+    let home = Home::with_person().await;
+    home.bp(&["agent", "new", "helper"]).done();
+    let elsewhere = ["context", "add", "dev", "--url", "https://example.com"];
+    home.json(&elsewhere).refused(2);
+    home.bp(&["logout"]).done();
+    // The agent's token goes nowhere else either.
+    home.json(&elsewhere).refused(2);
+
+    // Another person, whose agent has the same name.
+    let dev = folder().display().to_string();
+    home.bp(&["register", "--dev", &dev, "--name", "Bea"])
+        .done();
+    let helper = home.json(&["agent", "new", "helper"]).item();
+    let shown = home.json(&["agent", "show", "helper"]).item();
+    assert_eq!(shown["agent_id"], helper["BLINDPIPE_AGENT_ID"]);
+    home.json(&["send", "helper", "hello"]).item();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_secret_is_in_files_of_the_owner() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::with_person().await;

@@ -69,10 +69,26 @@ fn what_does_not_fit_is_usage_and_nobody_logged_in_is_told_so() {
             .expect("words")
             .contains("no name")
     );
-    home.bp(&["context", "add", "here", "--url", "https://127.0.0.1:1"])
-        .done();
+    for url in ["chat.example.com", "ftp://chat.example.com", "https://"] {
+        home.json(&["context", "add", "here", "--url", url])
+            .refused(2);
+    }
+    let (url, missing) = ("https://127.0.0.1:1", home.path("missing.pem"));
+    let add = ["context", "add", "here", "--url", url];
+    let error = home
+        .json(&[&add[..], &["--ca-file", &missing]].concat())
+        .refused(2);
+    let told = error["message"].as_str().expect("words");
+    assert!(told.starts_with(&missing), "{told}");
+    home.bp(&add).done();
     let error = home.json(&["whoami"]).refused(3);
     assert_eq!(error["remedy"], "`bp login` or `bp register`");
+    // A file that somebody broke is named.
+    let elsewhere = Home::new();
+    std::fs::create_dir_all(elsewhere.config()).expect("a folder");
+    std::fs::write(elsewhere.config().join("config.json"), "{").expect("written");
+    let error = elsewhere.json(&["whoami"]).refused(1);
+    assert!(error.to_string().contains("config.json"), "{error}");
     // In clear over a network nothing is sent.
     home.bp(&["context", "add", "clear", "--url", "http://example.com"])
         .done();
