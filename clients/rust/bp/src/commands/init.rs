@@ -8,11 +8,12 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
+use reqwest::Url;
 use serde_json::json;
 
 use super::agent;
 use crate::{
-    context::Context,
+    context::{Context, whole},
     credentials::{self, Credentials},
     failure::{Failure, Result},
     output::Output,
@@ -67,9 +68,9 @@ impl Language {
         let sdk = sdk.map(|sdk| sdk.display().to_string());
         match self {
             Self::Python => {
-                let needed = sdk.map_or("blindpipe".to_owned(), |it| {
-                    format!("blindpipe @ file://{it}")
-                });
+                let address = sdk.and_then(|sdk| Url::from_file_path(sdk).ok());
+                let needed =
+                    address.map_or("blindpipe".to_owned(), |it| format!("blindpipe @ {it}"));
                 vec![
                     (
                         "agent.py",
@@ -85,6 +86,12 @@ impl Language {
                 ]
             }
             Self::Typescript => {
+                // The SDK of a checkout is built there; a package is.
+                let build = sdk.as_ref().filter(|it| Path::new(it).is_dir());
+                let build = build.map_or_else(String::new, |it| {
+                    let (folder, npm) = (quoted(it), "npm ci --loglevel=error --prefix");
+                    format!("  [ -d {folder}/node_modules ] || {npm} {folder}\n")
+                });
                 let needed = sdk.map_or("*".to_owned(), |it| format!("file:{it}"));
                 let package = json!({
                     "name": name,
@@ -101,7 +108,7 @@ impl Language {
                     ("package.json", format!("{package:#}\n"), 0o644),
                     (
                         "run",
-                        include_str!("../templates/run-typescript").to_owned(),
+                        include_str!("../templates/run-typescript").replace("  # SDK\n", &build),
                         0o755,
                     ),
                 ]
@@ -166,7 +173,7 @@ fn write_project(
     at: &Context,
 ) -> Result<String> {
     let sdk = match &init.sdk {
-        Some(sdk) => Some(fs::canonicalize(sdk)?),
+        Some(sdk) => Some(whole(sdk)?),
         None => sdk_of_checkout(at, init.language).or_else(|| sdk_of_release(init.language)),
     };
     let mut files = init.language.files(&init.name, sdk.as_deref());
@@ -188,6 +195,11 @@ fn write_project(
         file.write_all(text.as_bytes())?;
     }
     Ok(credentials.agent_id.to_string())
+}
+
+/// A word of a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// The lines that take the crates below the client from its neighbours, as a release has them.

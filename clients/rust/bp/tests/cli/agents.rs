@@ -2,13 +2,14 @@
 
 use std::{
     fs,
+    io::Write,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{Command, Stdio},
 };
 
 use serde_json::{Value, json};
 
-use crate::support::{Group, Home, cluster, python_is_there};
+use crate::support::{Group, Home, cluster, python_is_there, root};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_made_shown_changed_and_deleted() {
@@ -100,6 +101,42 @@ async fn a_project_in_python_answers_at_once() {
         (&answer["encrypted"], &answer["authentic"]),
         (&json!(true), &json!(true))
     );
+}
+
+/// The SDK as a fresh checkout has it, which is not built yet.
+fn fresh_sdk(home: &Home) -> String {
+    let sdk = home.path("a fresh sdk");
+    let script = "mkdir \"$1\"; tar -c --exclude node_modules --exclude dist --exclude build -C \"$0\" . \
+        | tar -x -C \"$1\"";
+    let source = root().join("clients/typescript");
+    let copied = Command::new("sh")
+        .args(["-ec", script])
+        .args([source.as_os_str(), sdk.as_ref()])
+        .status();
+    assert!(copied.expect("sh").success());
+    sdk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_in_typescript_answers_at_once() {
+    let npm = Command::new("npm").arg("--version").output();
+    if !npm.is_ok_and(|it| it.status.success()) {
+        writeln!(std::io::stderr(), "NOT TESTED: there is no npm").ok();
+        return;
+    }
+    let home = Home::with_person().await;
+    let sdk = fresh_sdk(&home);
+    home.json(&["init", "typescript", "echo", "--sdk", &sdk])
+        .item();
+    let mut run = Command::new("./echo/run");
+    run.current_dir(home.folder.path())
+        .stdout(Stdio::null())
+        .process_group(0);
+    let _agent = Group(run.spawn().expect("a project"));
+    let answer = home
+        .json(&["send", "echo", "Hello", "--wait", "240"])
+        .item();
+    assert_eq!(answer["content"]["text"], "You said: Hello");
 }
 
 #[tokio::test(flavor = "multi_thread")]
