@@ -2,25 +2,34 @@
 
 use std::{
     collections::HashMap,
-    io::{Read, stdin},
+    io::{IsTerminal, Read, stdin},
     time::Duration,
 };
 
 use blindpipe_client::{
+    InboxEvent,
     client::{ClientEvent, Events, Received},
-    protocol::{ids::ConversationId, messages::Sent},
+    protocol::{
+        ids::{AgentId, ConversationId},
+        messages::Sent,
+    },
 };
 use clap::Args;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::caught_up;
 use crate::{
     context::Context,
+    credentials,
     failure::{Failure, Result},
     output::{Output, line},
     show::{self, Names},
     to,
 };
+
+/// Events of a page.
+const MAX_EVENTS: usize = 100;
 
 #[derive(Args)]
 pub struct Send {
@@ -49,19 +58,31 @@ pub struct Tail {
 pub struct Inbox {
     /// Only of this agent, by name or id.
     agent: Option<String>,
+    /// List the events that wait too, with the agent's credentials. None is acknowledged.
+    #[arg(long, requires = "agent")]
+    events: bool,
 }
 
-fn text_of(send: &Send) -> Result<String> {
-    if let Some(text) = &send.text {
-        return Ok(text.clone());
+fn text_of(send: &Send, output: &Output) -> Result<String> {
+    let text = match &send.text {
+        Some(text) => text.clone(),
+        None => {
+            if stdin().is_terminal() {
+                output.note("The text, which Ctrl-D ends:");
+            }
+            let mut text = String::new();
+            stdin().lock().read_to_string(&mut text)?;
+            text.trim_end_matches('\n').to_owned()
+        }
+    };
+    if text.is_empty() {
+        return Err(Failure::usage("the text is empty"));
     }
-    let mut text = String::new();
-    stdin().lock().read_to_string(&mut text)?;
-    Ok(text.trim_end_matches('\n').to_owned())
+    Ok(text)
 }
 
 pub async fn send(send: Send, at: &Context, output: &Output) -> Result<()> {
-    let text = text_of(&send)?;
+    let text = text_of(&send, output)?;
     let client = at.client_with_keys().await?;
     let conversation = to::conversation(&client, at, &send.to).await?;
     let Some(wait) = send.wait else {
@@ -191,7 +212,48 @@ pub async fn inbox(inbox: Inbox, at: &Context, output: &Output) -> Result<()> {
         }
         cursor = next;
         if cursor.is_none() {
-            return Ok(());
+            break;
         }
     }
+    match &only {
+        Some(id) if inbox.events => waiting(*id, at, output).await,
+        _ => Ok(()),
+    }
+}
+
+/// Lists what waits for an agent, the oldest first. A poll without a cursor acknowledges nothing, and
+/// so there is no second page.
+async fn waiting(agent: AgentId, at: &Context, output: &Output) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Page {
+        data: Vec<InboxEvent>,
+    }
+    let agent = credentials::of(at, &agent.to_string())?
+        .builder(at)?
+        .build();
+    let path = format!("/agents/{}/messages/poll?limit={MAX_EVENTS}", agent.id());
+    let page: Page = serde_json::from_slice(&agent.request("GET", &path, None).await?)?;
+    for event in &page.data {
+        let item = json!({
+            "agent_id": agent.id(),
+            "seq": event.seq,
+            "event": event.event,
+            "event_id": event.event_id,
+            "conversation_id": event.conversation_id,
+            "created_at": event.created_at,
+        });
+        let place = event.conversation_id.map(|id| id.to_string());
+        let text = format!(
+            "  {} {}  {}  {}",
+            event.seq,
+            event.created_at,
+            line(&event.event),
+            place.unwrap_or_default(),
+        );
+        output.item(&item, text.trim_end())?;
+    }
+    if page.data.len() == MAX_EVENTS {
+        output.note("There may be more, which come once these are acknowledged.");
+    }
+    Ok(())
 }

@@ -171,6 +171,17 @@ async fn the_inbox_tells_what_an_agent_has_not_acknowledged() {
     let before = lag(&home);
     home.json(&["send", "sleeper", "wake up"]).item();
     assert!(lag(&home) > before);
+    // What waits is listed, and waits on.
+    let listed = home.json(&["inbox", "sleeper", "--events"]).items();
+    let [of_agent, events @ ..] = &listed[..] else {
+        panic!("the agent, then its events")
+    };
+    assert_eq!(of_agent["lag"].as_u64(), Some(events.len() as u64));
+    let last = events.last().expect("an event");
+    assert_eq!(last["event"], "message.created");
+    assert_eq!(last["seq"], of_agent["head_seq"]);
+    assert_eq!(lag(&home), of_agent["lag"].as_i64().expect("a number"));
+    home.json(&["inbox", "--events"]).refused(2);
     let unanswered = home
         .json(&["send", "sleeper", "again", "--wait", "1"])
         .refused(1);

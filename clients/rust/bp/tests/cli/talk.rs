@@ -123,6 +123,7 @@ async fn a_script_talks_by_lines() {
         "from stdin\n",
     );
     assert!(answer.done().contains("You said: from stdin"));
+    run(home.command(&["--json", "send", "parrot"]), "\n").refused(2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
