@@ -19,19 +19,22 @@ pub struct Cli {
 const AFTER: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 not logged in, 4 refused by the service, \
     5 the service is unreachable; `bp ask` exits with 10 and more for the choice.";
 
+/// The heading of the options of all commands, which are the last ones in each help.
+const EVERYWHERE: &str = "Options of all commands";
+
 #[derive(Args, Clone)]
 pub struct Global {
     /// Print a line of JSON for each item, and errors as JSON.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,
     /// The context to use in place of the current one.
-    #[arg(long, global = true, env = "BP_CONTEXT", value_name = "NAME")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, env = "BP_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
     /// The address of the service; without --context, the context with this address.
-    #[arg(long, global = true, env = "BP_URL", value_name = "URL")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, env = "BP_URL", value_name = "URL")]
     pub url: Option<String>,
     /// The only certificate authority to trust, in PEM.
-    #[arg(long, global = true, env = "BP_CA_FILE", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, env = "BP_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 }
 
@@ -115,6 +118,26 @@ mod tests {
     #[test]
     fn the_table_is_sound() {
         super::command().debug_assert();
+    }
+
+    /// Other processes see arguments, and shells remember them.
+    #[test]
+    fn no_argument_takes_a_secret() {
+        fn check(command: &clap::Command) -> usize {
+            let mut files = 0;
+            for argument in command.get_arguments() {
+                let id = argument.get_id().as_str();
+                if ["password", "secret", "token"]
+                    .iter()
+                    .any(|it| id.contains(it))
+                {
+                    assert!(id.ends_with("_file"), "{} {id}", command.get_name());
+                    files += 1;
+                }
+            }
+            files + command.get_subcommands().map(check).sum::<usize>()
+        }
+        assert!(check(&super::command()) > 5);
     }
 
     /// An argument of the name of an option for all commands would be taken for that option.

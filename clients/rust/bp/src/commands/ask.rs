@@ -1,6 +1,6 @@
 //! `bp ask`: a question to people whose answer a pipeline waits for.
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{collections::HashSet, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use blindpipe_client::{
     ApprovalState, Content,
@@ -84,6 +84,10 @@ impl Ask {
         }
         if self.choices.len() > MAX_CHOICES {
             return Err(Failure::usage("there are too many choices"));
+        }
+        let different: HashSet<_> = self.choices.iter().collect();
+        if different.len() < self.choices.len() || self.choices.iter().any(String::is_empty) {
+            return Err(Failure::usage("a choice is empty, or is there twice"));
         }
         let arguments = match &self.arguments {
             Some(file) => {

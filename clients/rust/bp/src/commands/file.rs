@@ -103,8 +103,10 @@ async fn fetch(get: Get, at: &Context, output: &Output) -> Result<()> {
         Some(path) => path,
         None => PathBuf::from(file_name(named(&opened.content))),
     };
-    create_private(&path, &bytes)
-        .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    create_private(&path, &bytes).map_err(|error| {
+        let fault = Failure::failed(format!("{}: {error}", path.display()));
+        fault.remedy("another file, with --output")
+    })?;
     let item = json!({ "file": path, "bytes": bytes.len() });
     output.item(&item, &format!("{}: {} bytes", path.display(), bytes.len()))
 }

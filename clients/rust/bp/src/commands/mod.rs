@@ -62,7 +62,7 @@ pub async fn run(cli: Cli, output: &Output) -> Result<ExitCode> {
         Command::Api(command) => api::run(command, &at()?, output).await?,
         Command::Limits => account::limits(&at()?, output).await?,
         Command::Doctor => return doctor::run(&at()?, output).await,
-        Command::Completions { shell } => manual::completions(shell),
+        Command::Completions { shell } => manual::completions(shell)?,
         Command::Man { folder } => manual::pages(&folder, output)?,
     }
     Ok(ExitCode::SUCCESS)

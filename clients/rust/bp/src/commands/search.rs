@@ -28,7 +28,8 @@ pub async fn run(search: Search, at: &Context, output: &Output) -> Result<()> {
         let (hits, next) = client.search(&search.words, &kinds, cursor).await?;
         for hit in &hits {
             let title = output.bold(&line(hit.title.as_deref().unwrap_or_default()));
-            output.item(hit, &format!("{:<12} {}  {title}", hit.kind, hit.id))?;
+            let kind = hit.kind.to_string();
+            output.item(hit, &format!("{kind:<12} {}  {title}", hit.id))?;
         }
         cursor = next;
         if cursor.is_none() {

@@ -164,10 +164,10 @@ fn row(delivery: &WebhookDelivery) -> String {
         || last.and_then(|it| it.error.clone()).unwrap_or_default(),
         |status| status.to_string(),
     );
+    let status = delivery.status.to_string();
     format!(
-        "{}  {:<10} {} attempts  {}  {}",
+        "{}  {status:<10} {} attempts  {}  {}",
         delivery.delivery_id,
-        delivery.status,
         delivery.attempts.len(),
         delivery.event,
         line(&answer)

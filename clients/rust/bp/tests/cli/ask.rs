@@ -79,6 +79,10 @@ async fn a_question_outlives_its_process_and_ends_in_a_receipt() {
     assert_eq!(waiting["approval"]["approval_id"], ticket);
     assert_eq!(waiting["question"]["text"], "Deploy 1.4?");
     assert_eq!(waiting["question"]["choices"], json!(["yes", "no"]));
+    for choices in ["here,", "here,here"] {
+        home.json(&["ask", "Where?", "--choices", choices])
+            .refused(2);
+    }
     home.json(&["approvals", "answer", &ticket, "perhaps"])
         .refused(2);
     home.json(&["approvals", "approve", &ticket]).refused(2);

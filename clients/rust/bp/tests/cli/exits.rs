@@ -255,9 +255,11 @@ async fn a_clock_that_is_wrong_is_found() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_leaves_early_is_no_fault() {
     let home = Home::with_person().await;
-    let mut bp = piped(home.command(&["limits"]));
-    drop(bp.stdout.take());
-    assert_eq!(bp.wait().expect("an end").code(), Some(0));
+    for arguments in [&["limits"][..], &["completions", "zsh"]] {
+        let mut bp = piped(home.command(arguments));
+        drop(bp.stdout.take());
+        assert_eq!(bp.wait().expect("an end").code(), Some(0));
+    }
     let told = run(home.command(&["limits"]), "").done();
     assert!(told.contains("user_message_send"), "{told}");
 }
