@@ -94,6 +94,15 @@ impl Room {
         self
     }
 
+    /// Begins anew with the marks that another process of this client has stored. Secrets are read
+    /// again; what was handled stays known.
+    pub fn begin_anew(&mut self, marks: Marks) {
+        let anew = Self::new(self.conversation, self.plaintext_allowed).with_marks(marks);
+        let before = std::mem::replace(self, anew);
+        self.max_message_age = before.max_message_age;
+        (self.remembered, self.order) = (before.remembered, before.order);
+    }
+
     /// An agent's own bound for the age of messages, milliseconds.
     #[must_use]
     pub const fn with_max_message_age(mut self, age: u64) -> Self {

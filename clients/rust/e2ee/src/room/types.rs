@@ -61,6 +61,20 @@ pub struct Marks {
     pub changed: bool,
 }
 
+impl Marks {
+    /// Joins what two processes of a client have learned at once.
+    #[must_use]
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            epoch: self.epoch.max(other.epoch),
+            time: self.time.max(other.time),
+            members: self.members.or(other.members),
+            encrypted: self.encrypted || other.encrypted,
+            changed: self.changed || other.changed,
+        }
+    }
+}
+
 /// The secret that this client seals with, or the step that must come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {

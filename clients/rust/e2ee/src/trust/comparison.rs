@@ -26,6 +26,7 @@ impl Trust {
         let digits = |text: &str| text.split_whitespace().collect::<String>();
         self.safety_number(of, now)
             .filter(|present| digits(present) == digits(number))?;
+        self.changed.insert(of);
         let pins = self.pins.get_mut(&of)?;
         let keys: Vec<KeyId> = compared(pins, now).map(|(key_id, _)| key_id).collect();
         Some(raise(of, pins, &keys, now))
@@ -35,6 +36,7 @@ impl Trust {
     pub fn verify(&mut self, of: Principal, key: KeyId, now: u64) -> Option<Vec<Notice>> {
         let pins = self.pins.get_mut(&of)?;
         pins.keys.get(&key).filter(|pin| !pin.is_retired(now))?;
+        self.changed.insert(of);
         Some(raise(of, pins, &[key], now))
     }
 
@@ -60,7 +62,7 @@ impl Trust {
     /// Follows an agent's link, which names its key. It is remembered until its key is found; until
     /// then all keys that nobody verified wait.
     pub fn link(&mut self, agent: Principal, key: KeyId, now: u64) -> Vec<Notice> {
-        let pins = self.pins.entry(agent).or_default();
+        let pins = self.changing(agent);
         pins.speaks_bp1 = true;
         let is_new = pins.linked.replace(key) != Some(key);
         if pins.keys.is_empty() {

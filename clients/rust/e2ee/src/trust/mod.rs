@@ -2,6 +2,7 @@
 
 mod comparison;
 mod notice;
+mod shared;
 mod stored;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +124,7 @@ pub struct Introduction {
     pub signature: [u8; 64],
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Pins {
     keys: BTreeMap<KeyId, Pin>,
     speaks_bp1: bool,
@@ -137,6 +138,8 @@ pub struct Trust {
     policy: Policy,
     own: BTreeSet<KeyId>,
     pins: BTreeMap<Principal, Pins>,
+    /// Whose pins have changed since [`Self::take_changed`].
+    changed: BTreeSet<Principal>,
 }
 
 impl Trust {
@@ -148,6 +151,7 @@ impl Trust {
             policy,
             own: own.into_iter().collect(),
             pins: BTreeMap::new(),
+            changed: BTreeSet::new(),
         }
     }
 
@@ -179,7 +183,9 @@ impl Trust {
     }
 
     pub(crate) fn heard(&mut self, of: Principal) {
-        self.pins.entry(of).or_default().speaks_bp1 = true;
+        if !self.speaks_bp1(of) {
+            self.changing(of).speaks_bp1 = true;
+        }
     }
 
     /// Takes in the directory's list of one principal's keys.
@@ -192,7 +198,8 @@ impl Trust {
                 Err(_) => notices.push(NoticeKind::UnusableKey.of(of, None)),
             }
         }
-        let known = self.pins.get(&of).map_or(0, |pins| pins.keys.len());
+        let before = self.pins.get(&of).cloned().unwrap_or_default();
+        let known = before.keys.len();
         self.retire(of, &listed, now, &mut notices);
         self.pin_first(of, &listed, known == 0, now);
         self.introduce(of, &listed, now, &mut notices);
@@ -205,6 +212,9 @@ impl Trust {
             .any(|key| key.schemes.iter().any(|scheme| scheme == "bp1"))
         {
             self.heard(of);
+        }
+        if self.pins.get(&of) != Some(&before) {
+            self.changed.insert(of);
         }
         notices.sort_unstable();
         notices
@@ -332,6 +342,7 @@ impl Trust {
         pin.standing = pin.standing.max(Standing::Known);
         pin.retired = false;
         pin.retired_at = pin.retired_at.filter(|at| *at > now);
+        self.changed.insert(of);
         true
     }
 }

@@ -43,7 +43,7 @@ impl Trust {
     }
 }
 
-fn store_pins(pins: &Pins) -> Value {
+pub(super) fn store_pins(pins: &Pins) -> Value {
     let keys: Vec<_> = pins.keys.iter().map(store_pin).collect();
     json!({ "speaks": pins.speaks_bp1, "linked": pins.linked.map(hex), "keys": keys })
 }
@@ -61,7 +61,7 @@ fn store_pin((key_id, pin): (&KeyId, &Pin)) -> Value {
     })
 }
 
-fn restore_pins(stored: &Value) -> Result<Pins> {
+pub(super) fn restore_pins(stored: &Value) -> Result<Pins> {
     let keys = stored["keys"].as_array().ok_or(Error::Malformed)?;
     Ok(Pins {
         keys: keys.iter().map(restore_pin).collect::<Result<_>>()?,
