@@ -21,6 +21,8 @@ mod error;
 mod files;
 mod hooks;
 mod session;
+mod shared_folder;
+mod shared_store;
 mod store;
 mod transport;
 
@@ -40,6 +42,8 @@ pub use self::{
     files::{FileDetails, NewFile, Thumbnail},
     hooks::Hook,
     session::{InboxEvent, OpenedMessage, OpenedSender},
+    shared_folder::SharedFolder,
+    shared_store::{Entries, News, Saved, SharedStore},
     store::{FileStore, Handled, MemoryStore, Part, Store},
     transport::{Clock, Reached, Server},
 };

@@ -128,7 +128,7 @@ impl FileStore {
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(suffix);
     name.into()
@@ -151,7 +151,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(path)
 }
 
-fn sync_folder(of: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(of: &Path) -> io::Result<()> {
     let folder = of.parent().filter(|it| !it.as_os_str().is_empty());
     fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
 }

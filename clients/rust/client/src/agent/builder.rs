@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Agent, Context, Inner, Next, Transport,
-    core::Config,
+    core::{Config, Kept},
     handlers::{Handlers, MESSAGE, boxed},
     inbox::Pace,
     turns::{BusyPolicy, STOP},
     webhook::Handling,
 };
-use crate::{Clock, Hook, Result, Server, Store, hooks::Hooks};
+use crate::{Clock, Hook, Result, Server, SharedStore, Store, hooks::Hooks};
 
 const DEFAULT_CONCURRENCY: usize = 8;
+const DEFAULT_GROUP: &str = "default";
 const DEFAULT_RETRY_DELAYS: [Duration; 4] = [
     Duration::from_secs(1),
     Duration::from_secs(5),
@@ -36,6 +37,7 @@ pub struct AgentBuilder {
     pace: Pace,
     transport: Transport,
     standby: bool,
+    group: Option<String>,
 }
 
 impl AgentBuilder {
@@ -63,6 +65,7 @@ impl AgentBuilder {
             },
             transport: Transport::Socket,
             standby: false,
+            group: None,
         }
     }
 
@@ -88,7 +91,15 @@ impl AgentBuilder {
     /// contact.
     #[must_use]
     pub fn store(mut self, store: impl Store) -> Self {
-        self.config.store = Some(Arc::new(store));
+        self.config.store = Some(Kept::Alone(Arc::new(store)));
+        self
+    }
+
+    /// Where several processes of the agent keep what they learn. Each of them makes a value of its
+    /// own for the same place.
+    #[must_use]
+    pub fn shared_store(mut self, store: impl SharedStore) -> Self {
+        self.config.store = Some(Kept::Shared(Arc::new(store)));
         self
     }
 
@@ -167,6 +178,22 @@ impl AgentBuilder {
     #[must_use]
     pub fn standby(mut self) -> Self {
         self.standby = true;
+        self
+    }
+
+    /// Splits the agent's conversations with all processes that run with the same group. It needs
+    /// [`Self::shared_store`], and a socket.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.group = Some(self.group.unwrap_or_else(|| DEFAULT_GROUP.to_owned()));
+        self
+    }
+
+    /// As [`Self::shared`], with another group than `default`: 1 to 64 characters. Each group handles
+    /// each event once.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
         self
     }
 
@@ -252,6 +279,7 @@ impl AgentBuilder {
             pace: self.pace,
             transport: self.transport,
             standby: Arc::new(AtomicBool::new(self.standby)),
+            group: self.group,
             handling: Handling::default(),
             started: OnceCell::new(),
             reader: Mutex::default(),

@@ -239,6 +239,9 @@ impl Context {
     ) -> Result<Sent> {
         let content = content.into().0;
         let client_message_id = self.next_id(options.key)?;
+        if self.event().conversation_id != Some(conversation_id) {
+            self.core().look_up(Some(conversation_id))?;
+        }
         let is_here = |answered: &&Answered| answered.message.conversation_id == conversation_id;
         let draft = Draft {
             conversation_id,

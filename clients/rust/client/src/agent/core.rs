@@ -36,6 +36,7 @@ use crate::{
     ApiError, Clock, Error, Result, Server, Store,
     hooks::{Hook, Hooks},
     session::{Keys, Session, SessionParts, hex, principal},
+    shared_store::{SharedStore, restored, save_changed, take_news},
     store::Handled,
     transport::{Bearer, Call, Http, Socket},
 };
@@ -56,13 +57,22 @@ pub(super) struct Config {
     /// Newest first; none speaks clear, if that is allowed.
     pub(super) keys: Vec<AgentKey>,
     pub(super) clear_allowed: bool,
-    pub(super) store: Option<Arc<dyn Store>>,
+    pub(super) store: Option<Kept>,
     pub(super) policy: Policy,
     pub(super) max_message_age: Option<u64>,
     pub(super) busy_policy: BusyPolicy,
     pub(super) manifest: Option<Value>,
     pub(super) hooks: Hooks,
     pub(super) clock: Clock,
+}
+
+/// Where an agent keeps what it learns.
+#[derive(Clone)]
+pub(super) enum Kept {
+    /// A store that no other process has.
+    Alone(Arc<dyn Store>),
+    /// A store of several processes.
+    Shared(Arc<dyn SharedStore>),
 }
 
 /// A started agent.
@@ -79,7 +89,7 @@ pub(crate) struct Core {
     pub(super) socket: Mutex<Option<Arc<Socket>>>,
     /// The last look whether the key is about to end, Unix milliseconds.
     key_checked_at: AtomicU64,
-    store: Option<Arc<dyn Store>>,
+    store: Option<Kept>,
     /// Handled messages that the store does not have yet. Its lock is held while anything is stored:
     /// nobody acknowledges what somebody else still writes.
     unsaved: Mutex<Vec<Handled>>,
@@ -110,8 +120,7 @@ impl Core {
         publish_manifest(&http, config).await?;
         let held = config.keys.iter().map(AgentKey::keys).collect();
         let keys = check_keys(&http, agent_id, held, &config.clock).await?;
-        let (trust, marks) = load_trust(config, &keys)?;
-        let handled = load_handled(config)?;
+        let (trust, marks, handled) = load(config, &keys)?;
         let me = Principal::Agent(agent_id);
         let opening = keys.iter().map(Into::into).collect();
         let own: Vec<_> = keys.iter().map(directory_key).collect();
@@ -203,6 +212,30 @@ impl Core {
         }
     }
 
+    /// Takes over what other processes have stored, before something is done in a conversation; false
+    /// if it could not be read.
+    pub(super) fn enter(&self, conversation_id: Option<ConversationId>) -> bool {
+        let Some(Kept::Shared(store)) = &self.store else {
+            return true;
+        };
+        // News that are older than what a save takes over would go back behind it.
+        let _unsaved = self.unsaved.lock();
+        take_news(&**store, &self.session, &self.hooks, conversation_id)
+    }
+
+    /// As [`Self::enter`], for what is done outside of a handler's own conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub(super) fn look_up(&self, conversation_id: Option<ConversationId>) -> Result<()> {
+        if self.enter(conversation_id) {
+            return Ok(());
+        }
+        let failed = std::io::Error::other("the shared store could not be read");
+        Err(Error::Store(failed))
+    }
+
     /// Keeps pins, marks and handled messages where the developer said. A failure is told to the
     /// hook, and what was not kept is kept by the next save.
     pub(super) fn save(&self) -> bool {
@@ -211,7 +244,11 @@ impl Core {
         };
         let mut unsaved = self.unsaved.lock();
         if !unsaved.is_empty() {
-            if store.add_handled(&unsaved).is_err() {
+            let added = match store {
+                Kept::Alone(store) => store.add_handled(&unsaved),
+                Kept::Shared(store) => store.add_handled(&unsaved),
+            };
+            if added.is_err() {
                 self.hooks.call(&Hook::StoreFailed);
                 return false;
             }
@@ -220,6 +257,13 @@ impl Core {
         if !self.session.take_dirty() {
             return true;
         }
+        match store {
+            Kept::Alone(store) => self.save_document(&**store),
+            Kept::Shared(store) => save_changed(&**store, &self.session, &self.hooks),
+        }
+    }
+
+    fn save_document(&self, store: &dyn Store) -> bool {
         let marks = store_marks(&self.session.marks());
         let pins = self.session.trust.lock().store();
         let document = json!({ "pins": pins, "marks": marks }).to_string();
@@ -350,33 +394,39 @@ fn directory_key(keys: &PrivateKeys) -> DirectoryKey {
     }
 }
 
-type Loaded = (Trust, HashMap<ConversationId, Marks>);
+type Loaded = (Trust, HashMap<ConversationId, Marks>, Vec<Handled>);
 
-fn load_trust(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
+/// What earlier runs have learned, and the messages that may come again: none older than a handler
+/// would be given.
+fn load(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
     let me = principal(Principal::Agent(config.agent_id));
     let own = keys.iter().map(PrivateKeys::key_id);
-    let Some(store) = &config.store else {
-        if !keys.is_empty() {
-            warn!("no store: this start is a first contact with everybody");
-        }
-        return Ok((Trust::new(me, config.policy, own), HashMap::new()));
-    };
-    let Some(document) = store.load().map_err(Error::Store)? else {
-        return Ok((Trust::new(me, config.policy, own), HashMap::new()));
-    };
-    let document: Value = serde_json::from_slice(&document).map_err(Error::other)?;
-    let trust = Trust::restore(me, config.policy, own, &document["pins"])?;
-    Ok((trust, restore_marks(&document["marks"])))
-}
-
-/// The messages that may come again: none older than a handler would be given.
-fn load_handled(config: &Config) -> Result<Vec<Handled>> {
-    let Some(store) = &config.store else {
-        return Ok(Vec::new());
-    };
     let max_age = config.max_message_age.unwrap_or(MAX_MESSAGE_AGE);
     let since = config.clock.now_ms().saturating_sub(max_age);
-    store.load_handled(since).map_err(Error::Store)
+    match &config.store {
+        None => {
+            if !keys.is_empty() {
+                warn!("no store: this start is a first contact with everybody");
+            }
+            let trust = Trust::new(me, config.policy, own);
+            Ok((trust, HashMap::new(), Vec::new()))
+        }
+        Some(Kept::Shared(store)) => {
+            let news = store.load(since).map_err(Error::Store)?;
+            let (trust, marks) = restored(news.entries, me, config.policy, own)?;
+            Ok((trust, marks, news.handled))
+        }
+        Some(Kept::Alone(store)) => {
+            let handled = store.load_handled(since).map_err(Error::Store)?;
+            let Some(document) = store.load().map_err(Error::Store)? else {
+                let trust = Trust::new(me, config.policy, own);
+                return Ok((trust, HashMap::new(), handled));
+            };
+            let document: Value = serde_json::from_slice(&document).map_err(Error::other)?;
+            let trust = Trust::restore(me, config.policy, own, &document["pins"])?;
+            Ok((trust, restore_marks(&document["marks"]), handled))
+        }
+    }
 }
 
 pub(crate) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {

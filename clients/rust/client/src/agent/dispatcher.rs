@@ -63,7 +63,9 @@ impl Dispatcher {
             Some(_) => self.ready.push_back(line),
             None => {}
         }
-        let index = usize::try_from(number - self.first).ok();
+        // An event that was given up has no slot any more.
+        let index = number.checked_sub(self.first);
+        let index = index.and_then(|index| usize::try_from(index).ok());
         if let Some(slot) = index.and_then(|index| self.slots.get_mut(index)) {
             slot.1 = true;
         }
@@ -74,6 +76,16 @@ impl Dispatcher {
             self.first += 1;
         }
         reached
+    }
+
+    /// Forgets all events, and answers those that wait. Those that are being handled stay alone in
+    /// their lines, and are not counted any more.
+    pub(super) fn give_up(&mut self) -> Vec<InboxEvent> {
+        self.ready.clear();
+        self.first += self.slots.len() as u64;
+        self.slots.clear();
+        let waiting = self.lines.drain().flat_map(|(_, line)| line);
+        waiting.map(|(_, event)| event).collect()
     }
 }
 
@@ -121,5 +133,29 @@ mod tests {
         assert_eq!(done(&mut dispatcher, &turns[2]), None, "2 is not handled");
         assert_eq!(done(&mut dispatcher, &second), Some(4));
         assert!(dispatcher.next().is_none() && dispatcher.slots.is_empty());
+    }
+    #[test]
+    fn what_is_given_up_comes_again_behind_what_runs() {
+        let mut dispatcher = Dispatcher::default();
+        for (seq, conversation) in [(1, Some(7)), (2, Some(7)), (3, Some(8)), (4, None)] {
+            dispatcher.push(event(seq, conversation));
+        }
+        let first = dispatcher.next().expect("the first");
+        let other = dispatcher.next().expect("another conversation's");
+        assert_eq!(dispatcher.done(other.line, other.number()), None);
+        let mut waiting: Vec<_> = dispatcher.give_up().iter().map(|it| it.seq).collect();
+        waiting.sort_unstable();
+        assert_eq!(waiting, [2, 4]);
+        for (seq, conversation) in [(1, Some(7)), (2, Some(7)), (9, Some(8))] {
+            dispatcher.push(event(seq, conversation));
+        }
+        let beside = dispatcher.next().expect("another conversation's");
+        assert_eq!(beside.event.seq, 9);
+        assert!(dispatcher.next().is_none(), "the first one still runs");
+        assert_eq!(dispatcher.done(first.line, first.number()), None);
+        let again = dispatcher.next().expect("the first, again");
+        assert_eq!(again.event.seq, 1);
+        let reached = dispatcher.done(again.line, again.number());
+        assert_eq!(reached.map(|cursor| cursor.seq), Some(1));
     }
 }

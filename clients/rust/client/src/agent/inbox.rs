@@ -18,6 +18,7 @@ use super::{
     core::Core,
     dispatcher::{Dispatcher, Turn},
     handlers::Handlers,
+    share::{Lease, Share},
 };
 use crate::{
     ApiError, Error, InboxEvent, Result,
@@ -44,6 +45,15 @@ pub(super) struct Pace {
     pub(super) stops_at_dead_letter: bool,
 }
 
+/// An event that nobody has looked into.
+struct Arrived {
+    event: InboxEvent,
+    /// A standby only learns from it.
+    standby: bool,
+    /// The share in which it came.
+    lease: Option<Arc<Lease>>,
+}
+
 pub(super) struct Inbox {
     core: Arc<Core>,
     handlers: Handlers,
@@ -52,9 +62,10 @@ pub(super) struct Inbox {
     stopping: CancellationToken,
     /// Cancelled for handlers that did not end in time.
     handlers_stop: CancellationToken,
-    /// Events, and whether a standby only learns from them.
-    intake: mpsc::UnboundedSender<(InboxEvent, bool)>,
-    taken: tokio::sync::Mutex<mpsc::UnboundedReceiver<(InboxEvent, bool)>>,
+    /// Where several processes share the conversations.
+    share: Option<Share>,
+    intake: mpsc::UnboundedSender<Arrived>,
+    taken: tokio::sync::Mutex<mpsc::UnboundedReceiver<Arrived>>,
     dispatcher: Mutex<Dispatcher>,
     changed: Notify,
     /// The events that wait or are being handled.
@@ -79,6 +90,7 @@ impl Inbox {
         handlers: Handlers,
         pace: Pace,
         stopping: CancellationToken,
+        share: Option<Share>,
     ) -> Self {
         let (intake, taken) = mpsc::unbounded_channel();
         Self {
@@ -87,6 +99,7 @@ impl Inbox {
             pace,
             stopping,
             handlers_stop: CancellationToken::new(),
+            share,
             intake,
             taken: tokio::sync::Mutex::new(taken),
             dispatcher: Mutex::default(),
@@ -119,6 +132,22 @@ impl Inbox {
         *self.received.lock() = begin;
         *self.learned.lock() = Some(head);
         self.core.session.missed_events();
+    }
+
+    /// The connection has ended, and with it this process's share of the conversations. Events that
+    /// wait come again. Handlers may go on until another process may have their conversations.
+    pub(super) fn lost(&self, was_silent: bool) {
+        let Some(share) = &self.share else { return };
+        share.lost(was_silent);
+        *self.ackable.lock() = None;
+        for event in self.dispatcher.lock().give_up() {
+            self.load.remove(event.data.as_str().len());
+        }
+        self.core.turns.give_up();
+    }
+
+    fn lease(&self) -> Option<Arc<Lease>> {
+        self.share.as_ref().map(Share::current)
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -156,7 +185,12 @@ impl Inbox {
             }
             self.core.turns.arrive(&event);
         }
-        self.intake.send((event, standby)).ok();
+        let arrived = Arrived {
+            event,
+            standby,
+            lease: self.lease(),
+        };
+        self.intake.send(arrived).ok();
     }
 
     /// Handles events until the agent stops, and lets handlers end.
@@ -190,15 +224,23 @@ impl Inbox {
     async fn learn_all(&self) {
         let mut taken = self.taken.lock().await;
         loop {
-            let event = tokio::select! {
-                event = taken.recv() => event,
+            let arrived = tokio::select! {
+                arrived = taken.recv() => arrived,
                 () = self.stopping.cancelled() => return,
             };
-            let Some((event, standby)) = event else {
+            let Some(arrived) = arrived else {
                 return;
             };
-            Box::pin(self.core.session.observe(&event)).await;
-            if standby {
+            let Arrived {
+                event,
+                standby,
+                lease,
+            } = arrived;
+            let is_lost = || lease.as_ref().is_some_and(|lease| lease.is_lost());
+            if !is_lost() {
+                Box::pin(self.core.session.observe(&event)).await;
+            }
+            if standby || is_lost() {
                 self.load.remove(event.data.as_str().len());
                 continue;
             }
@@ -241,14 +283,55 @@ impl Inbox {
         self.load.remove(turn.event.data.as_str().len());
     }
 
+    /// Handles an event; true if its line may go on.
+    async fn handle(&self, turn: Turn) -> (Turn, bool) {
+        let Some(lease) = self.lease() else {
+            let is_handled = self.try_all(&turn, &self.handlers_stop, || false).await;
+            return (turn, is_handled);
+        };
+        let stop = self.handlers_stop.child_token();
+        let _stop = stop.clone().drop_guard();
+        let handled = async {
+            self.enter(&turn, &lease).await && self.try_all(&turn, &stop, || lease.is_lost()).await
+        };
+        let is_handled = tokio::select! {
+            is_handled = handled => is_handled,
+            () = lease.ended() => {
+                self.core.turns.cut_off(&turn.event);
+                false
+            }
+        };
+        // An event of a lost share comes again, here or elsewhere.
+        (turn, is_handled || lease.is_lost())
+    }
+
+    /// Takes over what other processes have stored; false if the event is not to be begun.
+    async fn enter(&self, turn: &Turn, lease: &Lease) -> bool {
+        // Without that, it is not known whether another process has handled it.
+        while !self.core.enter(turn.event.conversation_id) {
+            tokio::select! {
+                () = tokio::time::sleep(STORE_RETRY) => {}
+                () = self.stopping.cancelled() => return false,
+            }
+        }
+        !lease.is_lost()
+    }
+
     /// Runs the handlers of an event until they succeed, or the last try has failed. An outage of
     /// the service uses up no try.
-    async fn handle(&self, turn: Turn) -> (Turn, bool) {
+    async fn try_all(
+        &self,
+        turn: &Turn,
+        stop: &CancellationToken,
+        is_lost: impl Fn() -> bool,
+    ) -> bool {
         let mut delays = self.pace.retry_delays.iter();
-        let replayed = turn.event.seq <= self.replayed_to.load(Ordering::Relaxed);
+        // Another process may have begun it, too.
+        let replayed =
+            self.share.is_some() || turn.event.seq <= self.replayed_to.load(Ordering::Relaxed);
         let mut outages = 0;
         for attempt in 1.. {
-            let (event, stop) = (turn.event.clone(), &self.handlers_stop);
+            let event = turn.event.clone();
             let processed = self
                 .handlers
                 .process(&self.core, event, replayed, stop)
@@ -256,10 +339,10 @@ impl Inbox {
             // The lessons of an event are kept before the event is acknowledged.
             let is_kept = self.keep().await;
             let Err(error) = processed else {
-                return (turn, is_kept);
+                return is_kept;
             };
-            if self.stopping.is_cancelled() {
-                return (turn, false);
+            if self.stopping.is_cancelled() || is_lost() {
+                return false;
             }
             let wait = if error.is_retryable() {
                 let wait = full_jitter(outages, FIRST_OUTAGE_WAIT, MAX_OUTAGE_WAIT);
@@ -269,8 +352,7 @@ impl Inbox {
             } else if let Some(wait) = delays.next() {
                 *wait
             } else {
-                let is_handled = self.dead_letter(&turn.event, error);
-                return (turn, is_handled);
+                return self.dead_letter(&turn.event, error);
             };
             self.core.hooks.call(&Hook::Retry {
                 attempt,
@@ -279,10 +361,13 @@ impl Inbox {
             });
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = self.stopping.cancelled() => return (turn, false),
+                () = self.stopping.cancelled() => return false,
+            }
+            if is_lost() {
+                return false;
             }
         }
-        (turn, true)
+        true
     }
 
     /// Stores what was learned, again and again; false if the agent stops before.

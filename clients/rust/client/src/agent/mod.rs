@@ -15,6 +15,7 @@ mod outbox;
 mod questions;
 mod raw_events;
 mod sends;
+mod share;
 mod stream;
 mod tickets;
 mod tool_calls;
@@ -56,9 +57,10 @@ pub use self::{
     webhook::{Webhook, WebhookAnswer, WebhookSecrets, verify},
 };
 use self::{
-    core::{Config, Core},
+    core::{Config, Core, Kept},
     handlers::Handlers,
     inbox::{Inbox, Pace},
+    share::Share,
     transports::{Resyncs, SocketReader},
     webhook::Handling,
 };
@@ -93,6 +95,8 @@ struct Inner {
     pace: Pace,
     transport: Transport,
     standby: Arc<AtomicBool>,
+    /// Those with whom this process shares the conversations.
+    group: Option<String>,
     started: OnceCell<Arc<Core>>,
     reader: Mutex<Option<Arc<SocketReader>>>,
     /// What the webhook handles.
@@ -213,10 +217,15 @@ impl Agent {
     ///
     /// As [`Self::run`].
     pub async fn run_until_stopped(&self) -> Result<()> {
+        let group = self.0.group.clone();
+        if group.is_some() {
+            self.check_shared()?;
+        }
         let core = self.start().await?;
         let stopping = self.0.stopping.clone();
         let (handlers, pace) = (self.0.handlers.clone(), self.0.pace.clone());
-        let inbox = Inbox::new(core.clone(), handlers, pace, stopping.clone());
+        let share = group.is_some().then(Share::default);
+        let inbox = Inbox::new(core.clone(), handlers, pace, stopping.clone(), share);
         if self.0.transport == Transport::Poll {
             return tokio::select! {
                 ended = Box::pin(transports::poll(&core, &inbox, &stopping)) => ended,
@@ -231,6 +240,7 @@ impl Agent {
             inbox: Arc::new(inbox),
             socket,
             standby: self.0.standby.clone(),
+            group,
             learns: AtomicBool::default(),
             left: AtomicBool::default(),
             resyncs: Resyncs::default(),
@@ -243,6 +253,22 @@ impl Agent {
         *core.socket.lock() = None;
         *self.0.reader.lock() = None;
         ended
+    }
+
+    fn check_shared(&self) -> Result<()> {
+        let is_standby = self.0.standby.load(Ordering::Relaxed);
+        if self.0.transport == Transport::Poll || is_standby {
+            return Err(Error::Usage(
+                "a shared agent reads a socket, and is no standby",
+            ));
+        }
+        if matches!(self.0.config.store, Some(Kept::Shared(_))) {
+            return Ok(());
+        }
+        // Each process would trust other keys, and handle again what another one has handled.
+        Err(Error::Usage(
+            "a shared agent needs a store that processes share, such as SharedFolder",
+        ))
     }
 
     /// Takes no more events, lets handlers end, acknowledges, and closes.
@@ -311,6 +337,7 @@ impl Agent {
         approval: &ApprovalDraft,
     ) -> Result<Approval> {
         let core = self.start().await?;
+        core.look_up(Some(conversation_id))?;
         let id = self.question_id(approval.key.as_deref());
         let now = self.clock().timestamp();
         Box::pin(core.approve(conversation_id, id, now, approval)).await

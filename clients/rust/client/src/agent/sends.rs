@@ -29,6 +29,7 @@ impl Agent {
         id: Option<MessageId>,
     ) -> Result<Sent> {
         let core = self.start().await?;
+        core.look_up(Some(conversation_id))?;
         let content = content.into().0;
         let draft = Draft {
             conversation_id,

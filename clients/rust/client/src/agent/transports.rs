@@ -9,7 +9,7 @@ use std::{
 };
 
 use blindpipe_protocol::{
-    agents::Agent,
+    agents::{Agent, ConnectionMode},
     cursor::Cursor,
     errors::Code,
     frames::{AgentAuth, Auth, ClientFrame, Ready, ResyncRequired},
@@ -38,6 +38,8 @@ pub(super) struct SocketReader {
     pub(super) inbox: Arc<Inbox>,
     pub(super) socket: Arc<Socket>,
     pub(super) standby: Arc<AtomicBool>,
+    /// The group whose conversations this process shares.
+    pub(super) group: Option<String>,
     /// This connection is a standby's to its end: its events are learned from, and come again.
     pub(super) learns: AtomicBool,
     /// The rest of this connection's events comes again with the next one.
@@ -146,17 +148,22 @@ impl SocketOwner for SocketReader {
             let standby = self.standby.load(Ordering::Relaxed);
             self.learns.store(standby, Ordering::Relaxed);
             let resume = self.inbox.resume(standby);
+            let resume = resume.filter(|_| self.group.is_none());
             let has_resumed = &self.resyncs.has_resumed;
             has_resumed.store(resume.is_some(), Ordering::Relaxed);
             Ok(Auth::Agent(AgentAuth {
                 agent_id: self.core.agent_id,
                 token: self.core.token.clone(),
                 resume,
-                mode: None,
-                group: None,
+                mode: self.group.is_some().then_some(ConnectionMode::Shared),
+                group: self.group.clone(),
             }))
         };
         auth.boxed()
+    }
+
+    fn lost(&self, was_silent: bool) {
+        self.inbox.lost(was_silent);
     }
 
     fn renew(&self) -> BoxFuture<'_, Result<bool>> {

@@ -212,6 +212,25 @@ impl Turns {
         Some(turn)
     }
 
+    /// What came meanwhile is given up, and comes again.
+    pub(super) fn give_up(&self) {
+        for turn in self.state.lock().by_conversation.values() {
+            turn.messages.lock().arrived.clear();
+        }
+    }
+
+    /// The handlers of the event were cut off.
+    pub(super) fn cut_off(&self, event: &InboxEvent) {
+        let Some(id) = event.conversation_id else {
+            return;
+        };
+        let mut state = self.state.lock();
+        let turn = state.by_conversation.get(&id);
+        if turn.is_some_and(|turn| turn.event_id == event.event_id) {
+            state.by_conversation.remove(&id);
+        }
+    }
+
     /// The turn was handled, and so were the messages that it took.
     pub(super) fn end(&self, turn: &Arc<Turn>) -> Vec<Answered> {
         let mut state = self.state.lock();

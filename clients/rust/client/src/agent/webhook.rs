@@ -223,6 +223,7 @@ impl Webhook {
         {
             core.tool_calls.deliver(outcome);
         }
+        core.look_up(event.conversation_id)?;
         core.turns.arrive(&event);
         core.session.observe(&event).await;
         let stopping = CancellationToken::new();

@@ -169,9 +169,13 @@ impl Session {
 
     /// A rotation is due where `of` reads, also after a restart before the next look.
     fn note_changed(&self, of: Owner) {
-        for marks in self.marks.lock().values_mut() {
+        let mut changed = self.changed_marks.lock();
+        for (id, marks) in self.marks.lock().iter_mut().filter(|(_, it)| !it.changed) {
             let members = marks.members.as_ref();
-            marks.changed |= members.is_some_and(|members| members.contains_key(&of));
+            if members.is_some_and(|members| members.contains_key(&of)) {
+                marks.changed = true;
+                changed.insert(*id);
+            }
         }
     }
 
@@ -215,7 +219,7 @@ impl Session {
     }
 
     /// Reads again the messages that waited for a key.
-    fn reconsider(&self, of: Owner) {
+    pub(super) fn reconsider(&self, of: Owner) {
         let mut changes = self.changes.lock();
         changes.keys(of);
         changes.list(of);

@@ -6,10 +6,11 @@ mod directory;
 mod history;
 mod large;
 mod opening;
+mod shared;
 mod types;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -80,7 +81,11 @@ pub(crate) struct Session {
     pub(crate) trust: Mutex<Trust>,
     pub(crate) clock: Clock,
     marks: Mutex<HashMap<ConversationId, Marks>>,
-    /// What an earlier run has handled, until the conversation is looked at.
+    /// The conversations whose marks have changed since a shared store took them.
+    changed_marks: Mutex<HashSet<ConversationId>>,
+    /// Marks of another process, until the conversation is looked at.
+    taken_marks: Mutex<HashMap<ConversationId, Marks>>,
+    /// What an earlier run or another process has handled, until the conversation is looked at.
     handled: Mutex<HashMap<ConversationId, Vec<(Owner, Id)>>>,
     clear_allowed: bool,
     max_message_age: Option<u64>,
@@ -153,6 +158,8 @@ impl Session {
             trust: Mutex::new(parts.trust),
             clock: parts.clock,
             marks: Mutex::new(parts.marks),
+            changed_marks: Mutex::default(),
+            taken_marks: Mutex::default(),
             clear_allowed: parts.clear_allowed,
             max_message_age: parts.max_message_age,
             hooks: parts.hooks,
@@ -197,11 +204,7 @@ impl Session {
                 room = room.with_max_message_age(age);
             }
             let marks = self.marks.lock().get(&id).cloned();
-            let mut room = room.with_marks(marks.unwrap_or_default());
-            for message in self.handled.lock().remove(&id).unwrap_or_default() {
-                room.remember(message);
-            }
-            let entry = Entry::new(id, room);
+            let entry = Entry::new(id, room.with_marks(marks.unwrap_or_default()));
             Arc::new(Slot {
                 is_stale: AtomicBool::default(),
                 entry: Arc::new(AsyncMutex::new(entry)),
@@ -214,6 +217,7 @@ impl Session {
     async fn lock(&self, id: ConversationId) -> EntryGuard {
         let slot = self.slot(id);
         let mut entry = slot.entry.clone().lock_owned().await;
+        self.show_taken(&mut entry);
         let has_changed = entry.room.must_rotate();
         self.changes.lock().show(&mut entry);
         if entry.room.must_rotate() != has_changed {
@@ -228,11 +232,15 @@ impl Session {
     pub(crate) fn note_marks(&self, entry: &Entry) {
         let mut noted = entry.room.marks();
         noted.changed |= self.changes.lock().has_more_for(entry);
+        if let Some(taken) = self.taken_marks.lock().get(&entry.id) {
+            noted = noted.merged(taken.clone());
+        }
         let mut marks = self.marks.lock();
         let before = marks.get(&entry.id);
         if before.map_or(noted != Marks::default(), |before| *before != noted) {
             marks.insert(entry.id, noted);
             drop(marks);
+            self.changed_marks.lock().insert(entry.id);
             self.mark_dirty();
         }
     }

@@ -87,6 +87,10 @@ pub(crate) trait SocketOwner: Send + Sync {
     /// The connections that hold the places, for a 4409.
     fn holders(&self) -> BoxFuture<'_, Vec<ConnectionId>>;
 
+    /// A connection, or the attempt at one, has ended, and the next is not made yet. `was_silent`: it
+    /// said nothing for too long.
+    fn lost(&self, _was_silent: bool) {}
+
     /// A new connection begins, before its first event.
     fn ready(&self, ready: &Ready);
 
@@ -215,6 +219,7 @@ impl Socket {
             if closing.is_cancelled() {
                 return Ok(());
             }
+            owner.lost(ending.code == DEAD);
             let wait = self.wait_after(&ending, owner).await?;
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -295,7 +300,11 @@ impl Socket {
             };
             tokio::select! {
                 message = stream.next() => {
-                    heard = Instant::now();
+                    let before = std::mem::replace(&mut heard, Instant::now());
+                    // This process was frozen, and the server may have gone on without it.
+                    if heard - before > dead_after {
+                        return end(DEAD, wait);
+                    }
                     let text = match message {
                         Some(Ok(Message::Text(text))) => text.as_str().to_owned(),
                         Some(Ok(Message::Close(frame))) => {
