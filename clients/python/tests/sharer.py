@@ -6,11 +6,13 @@ import asyncio
 import os
 import time
 
-from blindpipe import Agent, Context, SharedPins
+from blindpipe import Agent, Context, SharedFolder, SharedPins
 
 DIRECTORY = os.environ["SHARED_DIRECTORY"]
 
-agent = Agent.from_env(pins=SharedPins(f"{DIRECTORY}/pins.db"))
+in_folder = os.environ.get("SHARED_STORE") == "folder"
+pins = SharedFolder(f"{DIRECTORY}/state") if in_folder else SharedPins(f"{DIRECTORY}/pins.db")
+agent = Agent.from_env(pins=pins)
 
 
 def note(what: str, ctx: Context) -> None:

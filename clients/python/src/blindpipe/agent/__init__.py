@@ -10,6 +10,7 @@ from .context import Context, QuestionAnswer, ReceivedFile
 from .options import AgentOptions
 from .pin_store import FilePins, HandledStore, PinStore, StoredTrust
 from .processor import Handler, Middleware
+from .shared_folder import SharedFolder
 from .shared_store import News, SharedPins, SharedStore, StoreChanged
 from .stream import MessageStream
 from .tool_calls import CallResult
@@ -39,6 +40,7 @@ __all__ = [
     "ReceivedFile",
     "Sender",
     "Sent",
+    "SharedFolder",
     "SharedPins",
     "SharedStore",
     "SteerMessage",
