@@ -239,10 +239,11 @@ class Socket:
         stops = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait((reading, *stops), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                return reading.result()
+            # A process that was frozen hears the server's farewell long after it.
             if self._silence.is_dead.is_set():
                 return DEAD_CODE
+            if reading.done():
+                return reading.result()
             if self._closing.is_set():
                 await self._drain()
             return 1000
