@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,35 @@ async def test_two_processes_answer_each_message_once_and_in_order(
             assert one[1] <= other[0], (conversation, one, other)
     for person in people:
         await person.client.close()
+
+
+async def test_a_tap_reaches_a_key_that_another_process_has_seen(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    ada = await cluster.user("ada")
+    options = await cluster.agent("tapped", ada.client)
+    stores = (SharedPins(tmp_path / "pins.db") for _ in range(2))
+    one, other = (Agent(replace(options, pins=store)) for store in stores)
+    await one.check()
+    await other.check()
+    talk = await ada.client.open_agent(options.agent_id)
+    await talk.send("hello")
+    await one.approve(talk.id, "sign")
+    signer = ada.client.session.options.signer
+    assert signer is not None
+    tapped = False
+    async with asyncio.timeout(20):
+        while not tapped:
+            # Keys are stored half a second after they are learned.
+            await asyncio.sleep(0.1)
+            with suppress(UsageError):
+                await other.trust("user", ada.client.user_id, signer.key_id.hex())
+                tapped = True
+    with pytest.raises(UsageError):
+        await other.trust("user", ada.client.user_id, bytes(16).hex())
+    await one.close()
+    await other.close()
+    await ada.client.close()
 
 
 async def test_a_store_of_one_process_is_refused(cluster: DevCluster, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ import {
   type EpochMarks,
   type Handled,
   type News,
+  type SharedStore,
+  StoreChanged,
   type StoredTrust,
   UsageError,
   filePins,
 } from "@blindpipe/client/agent";
 import { type DevCluster, devCluster } from "@blindpipe/client/testing";
+import { hex } from "@blindpipe/client/e2ee";
 import type { FromChild, StoreCall, ToChild } from "./sharer.js";
 import { texts } from "./support.js";
 
@@ -191,6 +194,45 @@ function environment(options: AgentOptions): NodeJS.ProcessEnv {
     BLINDPIPE_KEY: String(options.key),
   };
 }
+
+test("a tap reaches a key that another process has seen", async () => {
+  const ada = await cluster.user("ada");
+  const options = await cluster.agent("tapped", ada.client);
+  const all = new Store();
+  const process = (by: number): Agent => {
+    const ask = async <T>(call: StoreCall): Promise<T> => {
+      const { answer, isChanged } = all.answer(by, call);
+      if (isChanged) throw new StoreChanged();
+      return answer as T;
+    };
+    const store: SharedStore = {
+      load: () => ask({ name: "load" }),
+      save: (trust) => ask({ name: "save", trust }),
+      loadHandled: () => ask({ name: "loadHandled" }),
+      addHandled: (handled) => ask({ name: "addHandled", handled }),
+      news: (conversationId) => ask<News>({ name: "news", conversationId }),
+    };
+    return new Agent({ ...options, pins: store });
+  };
+  const [one, other] = [process(1), process(2)];
+  await one.check();
+  await other.check();
+  const talk = await ada.client.openAgent(options.agentId);
+  await talk.send("hello");
+  await one.approve(talk.id, "sign");
+  const keyId = hex(ada.client.session.options.signer!.keyId);
+  let isTapped = false;
+  while (!isTapped) {
+    // Keys are stored half a second after they are learned.
+    await pause(100);
+    const tap = other.trust(ada.client.self, keyId);
+    isTapped = await tap.then(
+      () => true,
+      () => false,
+    );
+  }
+  await assert.rejects(other.trust(ada.client.self, "00".repeat(16)), UsageError);
+});
 
 test("a store of one process is refused", async () => {
   const ada = await cluster.user("ada");

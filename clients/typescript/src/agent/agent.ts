@@ -131,7 +131,9 @@ export class Agent {
 
   /** The tap: a person behind this agent takes the key for that principal's. */
   async trust(principal: Principal, keyId: string): Promise<void> {
-    const { pins, save, parts } = await this.#start();
+    const { pins, save, enter, parts } = await this.#start();
+    // Another process may have seen the key.
+    if (!(await enter(null))) throw new Error("the store has failed");
     if (!pins.confirm(principal, keyId)) throw new UsageError("this key was never shown");
     parts.session.reconsider(principal);
     parts.session.options.onLearned?.();

@@ -190,6 +190,9 @@ class Agent:
     async def trust(self, type: Kind, id: str, key_id: str) -> None:
         """The tap: a person behind this agent takes the key for that principal's."""
         running = await self._start()
+        # Another process may have seen the key.
+        if not await running.lessons.enter(None):
+            raise OSError("the store has failed")
         who = ids.principal(type, id)
         if not running.trust.confirm(who, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown")
@@ -222,7 +225,8 @@ class Agent:
 
         `poll` is for cron and serverless. A standby keeps keys warm and handles nothing until
         `activate()`. All processes with `shared` split the conversations of the group among them;
-        their `pins` must be a `SharedStore`, such as `SharedPins`.
+        their `pins` must be a `SharedStore`, such as `SharedFolder`. Each group has a store of its
+        own.
         """
         if shared:
             self._check_shared(transport, standby)
@@ -273,7 +277,7 @@ class Agent:
             raise UsageError("a shared agent reads a socket, and is no standby")
         if not isinstance(self._options.pins, SharedStore):
             # Each process would trust other keys, and handle again what another one has handled.
-            raise UsageError("a shared agent needs pins that processes share, such as SharedPins")
+            raise UsageError("a shared agent needs pins that processes share, such as SharedFolder")
 
     def _inbox(self, running: Running, stopping: asyncio.Event, is_shared: bool) -> Inbox:
         return Inbox(

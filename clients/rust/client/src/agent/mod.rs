@@ -188,6 +188,8 @@ impl Agent {
     /// As [`Self::check`].
     pub async fn trust(&self, principal: Principal, key: KeyId) -> Result<bool> {
         let core = self.start().await?;
+        // Another process may have seen the key.
+        core.look_up(None)?;
         let done = core.session.confirm(principal, key);
         core.save();
         Ok(done)

@@ -13,14 +13,14 @@ use blindpipe_client::{
     Agent, Context, Error, FileStore, Result, SharedFolder,
     agent::{AgentBuilder, Transport},
     client::Conversation,
-    protocol::ids::AgentId,
+    protocol::ids::{AgentId, Principal},
     testing::{TestAgent, TestUser},
 };
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
-use crate::support::{PATIENCE, Shared, cluster, folder, running, texts};
+use crate::support::{self, PATIENCE, Shared, cluster, folder, running, texts};
 
 /// The longest time until a frozen process has lost its conversations, and what follows.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(120);
@@ -341,6 +341,29 @@ async fn each_group_handles_each_message() -> Result<()> {
     audit.stop().await;
     replies.stop().await;
     Ok(())
+}
+
+#[tokio::test]
+async fn a_tap_reaches_a_key_that_another_process_has_seen() -> Result<()> {
+    let scene = support::scene("tapped").await;
+    let folder = folder().join(format!("tapped-{}", scene.agent.id));
+    let process = |node| -> Result<Agent> {
+        let builder = scene.cluster.builder(&scene.agent, node)?;
+        Ok(builder.shared_store(SharedFolder::new(&folder)).build())
+    };
+    let (one, other) = (process(0)?, process(1)?);
+    one.check().await?;
+    other.check().await?;
+    let conversation = scene.conversation().await;
+    conversation.send("hello").await?;
+    one.send(conversation.id(), "hello", None).await?;
+    let ada = Principal::User(scene.ada.client.user_id()?);
+    assert!(other.trust(ada, scene.ada.client.key_id()?).await?);
+    assert!(
+        !other.trust(ada, [7; 16]).await?,
+        "a key that nobody has seen"
+    );
+    fs::remove_dir_all(&folder).map_err(Error::other)
 }
 
 #[tokio::test]
