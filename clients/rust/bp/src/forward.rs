@@ -28,6 +28,7 @@ use crate::{
     failure::{Exit, Failure, Result},
     output::Output,
     prompt,
+    stop::Stop,
 };
 
 /// A receiver has this long, as it has from the service.
@@ -115,6 +116,7 @@ pub async fn listen(listen: &Listen, at: &Context, output: &Output) -> Result<()
         .timeout(DEADLINE)
         .build();
     let http = http.map_err(|error| Failure::failed(error.to_string()))?;
+    let stop = Stop::hear()?;
     if listen.secret_file.is_none() {
         let item = json!({ "secret": secret.text, "forward_to": to.as_str() });
         output.item(
@@ -128,19 +130,19 @@ pub async fn listen(listen: &Listen, at: &Context, output: &Output) -> Result<()
         to,
         secret,
     };
-    forwarder.run(events, output).await
+    forwarder.run(events, stop, output).await
 }
 
 impl Forwarder {
-    async fn run(&self, mut events: RawEvents, output: &Output) -> Result<()> {
+    async fn run(&self, mut events: RawEvents, mut stop: Stop, output: &Output) -> Result<()> {
         loop {
             let event = tokio::select! {
                 event = events.next() => event.map_err(ended)?,
-                _ = tokio::signal::ctrl_c() => break,
+                () = stop.came() => break,
             };
             tokio::select! {
                 posted = self.post(&event, output) => posted?,
-                _ = tokio::signal::ctrl_c() => break,
+                () = stop.came() => break,
             }
             events.acknowledge(&event);
         }

@@ -14,6 +14,7 @@ mod output;
 mod prompt;
 mod questions;
 mod show;
+mod stop;
 mod to;
 
 use std::{env, process::ExitCode};

@@ -31,6 +31,7 @@ use crate::{
     failure::{Failure, Result},
     mcp::is_of_this_machine,
     output::Output,
+    stop::Stop,
     to,
 };
 
@@ -68,6 +69,7 @@ pub async fn serve(agent: &str, a2a: &A2a, at: &Context, output: &Output) -> Res
         pushes: pushes.clone(),
         card: Arc::new(card(&json!(name), &description, &url)),
     };
+    let mut stop = Stop::hear()?;
     output.beside(&json!({ "address": url }), &url)?;
     let watch = async {
         loop {
@@ -77,14 +79,11 @@ pub async fn serve(agent: &str, a2a: &A2a, at: &Context, output: &Output) -> Res
             }
         }
     };
-    let stop = async {
-        tokio::signal::ctrl_c().await.ok();
-    };
     tokio::select! {
         served = async { axum::serve(listener, routes(served)).await } => served?,
         failure = watch => return Err(failure),
         () = pushes.upkeep() => {}
-        () = stop => {}
+        () = stop.came() => {}
     }
     events.close().await;
     Ok(())

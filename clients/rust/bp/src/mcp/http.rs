@@ -12,22 +12,20 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::Server;
-use crate::{failure::Result, output::Output};
+use crate::{failure::Result, output::Output, stop::Stop};
 
 /// Serves until Ctrl-C.
 pub(super) async fn serve(server: Server, port: u16, output: &Output) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let port = listener.local_addr()?.port();
     let address = format!("http://127.0.0.1:{port}/mcp");
+    let mut stop = Stop::hear()?;
     output.beside(&json!({ "address": address }), &address)?;
     let router = Router::new()
         .route("/mcp", post(receive))
         .with_state(server);
-    let stop = async {
-        tokio::signal::ctrl_c().await.ok();
-    };
     Ok(axum::serve(listener, router)
-        .with_graceful_shutdown(stop)
+        .with_graceful_shutdown(async move { stop.came().await })
         .await?)
 }
 
