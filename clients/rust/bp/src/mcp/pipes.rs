@@ -1,9 +1,14 @@
 //! The protocol over standard input and output: a message is a line.
 
-use tokio::task::JoinSet;
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::timeout};
 
 use super::Server;
 use crate::{commands::chat::lines, failure::Result, output::Output};
+
+/// The time of calls that are under way when standard input ends.
+const LAST_CALLS: Duration = Duration::from_secs(2);
 
 /// Serves until standard input ends. Calls run beside each other: a question that waits keeps
 /// nothing else from being answered.
@@ -18,8 +23,7 @@ pub(super) async fn serve(server: Server, output: &Output) -> Result<()> {
                     let server = server.clone();
                     calls.spawn(async move { server.answer(line.as_bytes()).await });
                 }
-                // The host has gone; what still waits is found again by its ticket.
-                None => return Ok(()),
+                None => break,
             },
             Some(answered) = calls.join_next() => {
                 if let Ok(Some(answer)) = answered {
@@ -28,4 +32,14 @@ pub(super) async fn serve(server: Server, output: &Output) -> Result<()> {
             }
         }
     }
+    let rest = async {
+        while let Some(answered) = calls.join_next().await {
+            if let Ok(Some(answer)) = answered {
+                output.raw(&answer.to_string())?;
+            }
+        }
+        Ok(())
+    };
+    // The host has gone; what still waits is found again by its ticket.
+    timeout(LAST_CALLS, rest).await.unwrap_or(Ok(()))
 }

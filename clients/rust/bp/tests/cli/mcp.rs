@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, has_approvals, piped, python_with, root};
+use crate::support::{Home, has_approvals, piped, python_with, root, run};
 
 /// A host of the protocol, as a program that writes lines.
 struct Host {
@@ -390,4 +390,15 @@ async fn the_official_client_of_typescript_outlives_a_killed_server() {
     }
     let bp = env!("CARGO_BIN_EXE_bp");
     is_answered(&home, client_of(&home, "node", &script, bp));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_script_pipes_in_is_answered_before_the_end() {
+    let home = home().await;
+    let call = |id: u8| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/list\"}}\n");
+    let answers = run(home.command(&["mcp"]), &(call(1) + &call(2))).done();
+    let answers = answers.lines().map(serde_json::from_str::<Value>);
+    let mut ids: Vec<_> = answers.map(|it| it.expect("JSON")["id"].as_i64()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [Some(1), Some(2)]);
 }
