@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use blindpipe_client::{
     client::Webhooks,
-    protocol::webhooks::{DeliveryStatus, Webhook as Info, WebhookDelivery},
+    protocol::webhooks::{DeliveryStatus, Webhook as Info, WebhookDelivery, WebhookStatus},
 };
 use clap::{Args, Subcommand};
 
@@ -122,7 +122,13 @@ fn tell(webhook: &Info, output: &Output) -> Result<()> {
         output.note("Its secret, which is not printed again:");
         text += &format!("\n{}", secret.expose());
     }
-    output.item(webhook, &text)
+    output.item(webhook, &text)?;
+    if webhook.status == WebhookStatus::PendingVerification {
+        output.note(
+            "Nothing is delivered before the receiver answers its challenge: `bp webhook verify AGENT`.",
+        );
+    }
+    Ok(())
 }
 
 async fn test(webhooks: &Webhooks<'_>, output: &Output) -> Result<()> {

@@ -132,6 +132,10 @@ async fn a_webhook_is_set_tested_listed_replayed_and_ended() {
     let home = Home::with_person().await;
     home.bp(&["agent", "new", "hooked"]).done();
     let mut receiver = Receiver::start().await;
+    // A receiver that does not answer is told at once.
+    let away = home.bp(&["webhook", "set", "hooked", "http://127.0.0.1:1/"]);
+    assert!(away.stderr.contains("webhook verify"), "{}", away.stderr);
+    assert!(away.done().starts_with("pending_verification"));
     let set = home
         .json(&["webhook", "set", "hooked", &receiver.url])
         .item();
