@@ -14,13 +14,16 @@ use blindpipe_client::{
     agent::{AgentBuilder, Transport},
     client::Conversation,
     protocol::ids::{AgentId, Principal},
-    testing::{TestAgent, TestUser},
+    testing::{DevCluster, TestAgent, TestUser},
 };
 use futures_util::future::join_all;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::RwLockWriteGuard,
+    time::{sleep, timeout},
+};
 use uuid::Uuid;
 
-use crate::support::{self, PATIENCE, Shared, cluster, folder, running, texts};
+use crate::support::{self, PATIENCE, QUIET, Shared, cluster, folder, running, texts};
 
 /// The longest time until a frozen process has lost its conversations, and what follows.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(120);
@@ -75,7 +78,9 @@ async fn sharer() -> Result<()> {
 }
 
 struct Scene {
-    cluster: Shared,
+    cluster: &'static DevCluster,
+    /// Other tests wait for one that kills a node, and it waits for them.
+    _others: Others,
     agent: TestAgent,
     /// Kept for their sockets.
     _people: Vec<TestUser>,
@@ -85,8 +90,18 @@ struct Scene {
     sent: usize,
 }
 
+enum Others {
+    Run(#[expect(dead_code, reason = "it is held")] Shared),
+    Wait(#[expect(dead_code, reason = "it is held")] RwLockWriteGuard<'static, ()>),
+}
+
 async fn scene(name: &str) -> Result<Scene> {
-    let cluster = cluster().await;
+    let shared = cluster().await;
+    let cluster = shared.cluster;
+    scene_in(cluster, Others::Run(shared), name).await
+}
+
+async fn scene_in(cluster: &'static DevCluster, others: Others, name: &str) -> Result<Scene> {
     let mut people = Vec::new();
     for n in 0..PEOPLE {
         people.push(cluster.user(&format!("person-{n}")).await?);
@@ -101,6 +116,7 @@ async fn scene(name: &str) -> Result<Scene> {
     fs::create_dir_all(&folder).map_err(Error::other)?;
     Ok(Scene {
         cluster,
+        _others: others,
         agent,
         _people: people,
         talks,
@@ -313,6 +329,30 @@ async fn a_frozen_process_loses_its_conversations_and_answers_nothing_twice() ->
         let sent: Vec<_> = (0..scene.sent).map(|n| format!("message {n}")).collect();
         assert_eq!(answered.collect::<Vec<_>>(), sent);
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_node_that_dies_leaves_each_message_answered_once_and_in_order() -> Result<()> {
+    let quiet = QUIET.write().await;
+    let cluster = support::the_cluster().await;
+    let mut scene = scene_in(cluster, Others::Wait(quiet), "orphans").await?;
+    for node in [0, 1, 1] {
+        scene.start(node)?;
+    }
+    scene.say(2).await?;
+    scene.until_answered(PATIENCE).await;
+    for _ in 0..2 {
+        scene.say(1).await?;
+        // People write to the other node, and the processes of this one come back to it.
+        scene.cluster.kill(1)?;
+        scene.say(3).await?;
+        scene.until_answered(PATIENCE).await;
+    }
+    while !scene.children.is_empty() {
+        scene.stop(0);
+    }
+    scene.check().await;
     Ok(())
 }
 
