@@ -1,7 +1,7 @@
 //! Exchanges under way and idle connections, both bounded, per origin and in all.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap, VecDeque},
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -34,19 +34,34 @@ struct State {
     idle: usize,
     next_ticket: u64,
     origins: HashMap<Arc<str>, Origin>,
+    /// The origins with a free place and a waiter for it, by the first waiter's rank.
+    ready: BTreeMap<Rank, Arc<str>>,
 }
+
+/// The rank of a waiter: the places that its holder has, then the time of its arrival as a number.
+type Rank = (usize, u64);
 
 #[derive(Default)]
 struct Origin {
     in_flight: usize,
-    held: HashMap<Uuid, usize>,
-    waiting: Vec<Waiter>,
+    /// All that have no holder stand under `None`, which holds nothing.
+    holders: HashMap<Option<Uuid>, Holder>,
+    /// The holders that wait, by the rank of their first waiter. There may be thousands, so none is
+    /// searched for.
+    ranks: BTreeMap<Rank, Option<Uuid>>,
+    /// Its entry in [`State::ready`].
+    ready: Option<Rank>,
     /// The one that was used last stands last.
     idle: Vec<(Instant, Connection)>,
 }
 
+#[derive(Default)]
+struct Holder {
+    held: usize,
+    waiting: VecDeque<Waiter>,
+}
+
 struct Waiter {
-    holder: Option<Uuid>,
     /// Grows with the time of arrival.
     ticket: u64,
     granted: oneshot::Sender<Place>,
@@ -83,38 +98,36 @@ impl Pool {
             let mut state = self.state.lock();
             state.next_ticket += 1;
             let ticket = state.next_ticket;
-            let entry = state.origins.entry(origin.clone()).or_default();
-            entry.waiting.push(Waiter {
-                holder,
-                ticket,
-                granted,
+            state.update(origin, self.max_per_origin, |origin| {
+                let waiter = Waiter { ticket, granted };
+                origin.change(holder, |holder| holder.waiting.push_back(waiter));
             });
         }
-        self.grant(Some(origin));
+        self.grant();
         match tokio::time::timeout(wait, place).await {
             Ok(Ok(place)) => Ok(place),
             _ => Err(EgressError::Busy),
         }
     }
 
-    /// Gives free places to those that wait, at one origin or at all.
-    fn grant(self: &Arc<Self>, origin: Option<&Arc<str>>) {
+    /// Gives free places to those that wait.
+    fn grant(self: &Arc<Self>) {
         let mut granted = Vec::new();
         let mut state = self.state.lock();
         while state.in_flight < self.max
-            && let Some((origin, waiter)) = state.next_waiter(origin, self.max_per_origin)
+            && let Some((origin, holder, sender)) = state.take_first(self.max_per_origin)
         {
             let place = Place {
                 pool: self.clone(),
                 origin,
-                holder: waiter.holder,
+                holder,
             };
-            granted.push((waiter.granted, place));
+            granted.push((sender, place));
         }
         drop(state);
-        for (waiter, place) in granted {
+        for (sender, place) in granted {
             // A waiter that has gone returns its place here.
-            drop(waiter.send(place));
+            drop(sender.send(place));
         }
     }
 
@@ -122,13 +135,15 @@ impl Pool {
     pub(super) fn close_idle(&self) {
         let mut closed = Vec::new();
         let mut state = self.state.lock();
-        for origin in state.origins.values_mut() {
-            origin.waiting.retain(|waiter| !waiter.granted.is_closed());
-            let old = |(since, _): &mut (Instant, Connection)| since.elapsed() > IDLE_TIMEOUT;
-            closed.extend(origin.idle.extract_if(.., old));
+        let names: Vec<Arc<str>> = state.origins.keys().cloned().collect();
+        for name in names {
+            state.update(&name, self.max_per_origin, |origin| {
+                origin.forget_closed();
+                let old = |(since, _): &mut (Instant, Connection)| since.elapsed() > IDLE_TIMEOUT;
+                closed.extend(origin.idle.extract_if(.., old));
+            });
         }
         state.idle -= closed.len();
-        state.origins.retain(|_, origin| !origin.is_unused());
         drop(state);
     }
 
@@ -145,58 +160,113 @@ impl Pool {
 }
 
 impl State {
-    /// Takes the waiter that comes first out of its queue, and counts its place.
-    fn next_waiter(
+    /// Changes an origin, and keeps its entry among those that are ready.
+    fn update<T>(
         &mut self,
-        only: Option<&Arc<str>>,
+        name: &Arc<str>,
         max_per_origin: usize,
-    ) -> Option<(Arc<str>, Waiter)> {
-        let first_of = |(name, origin): (&Arc<str>, &Origin)| {
-            let (rank, at) = origin.first(max_per_origin)?;
-            Some((rank, at, name.clone()))
-        };
-        let (_, at, name) = match only {
-            Some(name) => first_of((name, self.origins.get(name)?)),
-            None => self.origins.iter().filter_map(first_of).min(),
-        }?;
-        let origin = self.origins.get_mut(&name)?;
-        let waiter = origin.waiting.swap_remove(at);
-        if let Some(holder) = waiter.holder {
-            *origin.held.entry(holder).or_default() += 1;
+        change: impl FnOnce(&mut Origin) -> T,
+    ) -> T {
+        let origin = self.origins.entry(name.clone()).or_default();
+        let changed = change(origin);
+        let ready = origin.first(max_per_origin);
+        if ready != origin.ready {
+            if let Some(rank) = origin.ready {
+                self.ready.remove(&rank);
+            }
+            if let Some(rank) = ready {
+                self.ready.insert(rank, name.clone());
+            }
+            origin.ready = ready;
         }
-        origin.in_flight += 1;
-        self.in_flight += 1;
-        Some((name, waiter))
+        if origin.is_unused() {
+            self.origins.remove(name);
+        }
+        changed
+    }
+
+    /// Takes the waiter that comes first out of its queue, and counts its place.
+    fn take_first(
+        &mut self,
+        max_per_origin: usize,
+    ) -> Option<(Arc<str>, Option<Uuid>, oneshot::Sender<Place>)> {
+        loop {
+            let (rank, name) = self.ready.first_key_value()?;
+            let (rank, name) = (*rank, name.clone());
+            let taken = self.update(&name, max_per_origin, |origin| origin.take(rank));
+            if let Some((holder, sender)) = taken {
+                self.in_flight += 1;
+                return Some((name, holder, sender));
+            }
+        }
     }
 }
 
 impl Origin {
-    /// The waiter that comes first, if a place is free for it: its rank and where it stands.
-    fn first(&self, max: usize) -> Option<((usize, u64), usize)> {
+    /// The rank of the waiter that comes first, if a place is free for it.
+    fn first(&self, max: usize) -> Option<Rank> {
         let free = max.saturating_sub(self.in_flight);
         let share = free.div_ceil(FREE_PLACES_PER_HELD);
-        let live = self.waiting.iter().enumerate();
-        let live = live.filter(|(_, waiter)| !waiter.granted.is_closed());
-        let ranks = live.map(|(at, waiter)| {
-            let held = waiter.holder.and_then(|holder| self.held.get(&holder));
-            ((held.copied().unwrap_or_default(), waiter.ticket), at)
-        });
-        ranks.min().filter(|((held, _), _)| *held < share)
+        let (rank, _) = self.ranks.first_key_value()?;
+        (rank.0 < share).then_some(*rank)
+    }
+
+    /// Takes the first waiter of this rank, and counts its place. None if it has gone.
+    fn take(&mut self, rank: Rank) -> Option<(Option<Uuid>, oneshot::Sender<Place>)> {
+        let id = *self.ranks.get(&rank)?;
+        let granted = self.change(id, |holder| {
+            let waiter = holder.waiting.pop_front()?;
+            if waiter.granted.is_closed() {
+                return None;
+            }
+            holder.held += usize::from(id.is_some());
+            Some(waiter.granted)
+        })?;
+        self.in_flight += 1;
+        Some((id, granted))
+    }
+
+    /// Changes a holder, and keeps its rank.
+    fn change<T>(&mut self, id: Option<Uuid>, change: impl FnOnce(&mut Holder) -> T) -> T {
+        let holder = self.holders.entry(id).or_default();
+        if let Some(rank) = holder.rank() {
+            self.ranks.remove(&rank);
+        }
+        let changed = change(holder);
+        if let Some(rank) = holder.rank() {
+            self.ranks.insert(rank, id);
+        } else if holder.held == 0 {
+            self.holders.remove(&id);
+        }
+        changed
+    }
+
+    fn forget_closed(&mut self) {
+        let ids: Vec<Option<Uuid>> = self.ranks.values().copied().collect();
+        for id in ids {
+            self.change(id, |holder| {
+                let waiting = &mut holder.waiting;
+                waiting.retain(|waiter| !waiter.granted.is_closed());
+            });
+        }
     }
 
     fn is_unused(&self) -> bool {
-        self.in_flight == 0 && self.idle.is_empty() && self.waiting.is_empty()
+        self.in_flight == 0 && self.idle.is_empty() && self.ranks.is_empty()
     }
 
-    fn put_back(&mut self, holder: Option<Uuid>) {
+    fn put_back(&mut self, id: Option<Uuid>) {
         self.in_flight -= 1;
-        let Some(holder) = holder else { return };
-        if let Some(held) = self.held.get_mut(&holder) {
-            *held -= 1;
-            if *held == 0 {
-                self.held.remove(&holder);
-            }
+        if id.is_some() {
+            self.change(id, |holder| holder.held -= 1);
         }
+    }
+}
+
+impl Holder {
+    /// The rank of its first waiter.
+    fn rank(&self) -> Option<Rank> {
+        Some((self.held, self.waiting.front()?.ticket))
     }
 }
 
@@ -232,16 +302,11 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.pool.state.lock();
-        let was_full = state.in_flight >= self.pool.max;
         state.in_flight -= 1;
-        if let Some(origin) = state.origins.get_mut(&self.origin) {
-            origin.put_back(self.holder);
-            if origin.is_unused() {
-                state.origins.remove(&self.origin);
-            }
-        }
+        let max = self.pool.max_per_origin;
+        state.update(&self.origin, max, |origin| origin.put_back(self.holder));
         drop(state);
-        self.pool.grant((!was_full).then_some(&self.origin));
+        self.pool.grant();
     }
 }
 
@@ -326,5 +391,31 @@ mod tests {
         assert!(other.as_mut().now_or_never().is_none());
         drop(held);
         assert!(other.now_or_never().expect("granted").is_ok());
+    }
+
+    #[tokio::test]
+    async fn waiters_come_in_the_order_of_their_ranks_however_many_there_are() {
+        let pool = Pool::new(256, 1);
+        let origin = Arc::from("a");
+        let held = at_once(&pool, &origin, 0).expect("a place");
+        let wait = |holder: u128| {
+            let (pool, origin) = (pool.clone(), origin.clone());
+            Box::pin(async move {
+                let wait = Duration::from_secs(60);
+                pool.place(&origin, Some(Uuid::from_u128(holder)), wait)
+                    .await
+            })
+        };
+        // Ten that wait three times each, the calls of one after those of another.
+        let mut waiting: Vec<_> = (0..30).map(|n| wait(n / 3)).collect();
+        for waiter in &mut waiting {
+            assert!(waiter.as_mut().now_or_never().is_none());
+        }
+        drop(held);
+        // The only place goes to the longest wait each time, because its last holder has returned it.
+        for waiter in waiting {
+            drop(waiter.now_or_never().expect("granted").expect("a place"));
+        }
+        assert!(pool.state.lock().origins.is_empty() && pool.state.lock().ready.is_empty());
     }
 }
