@@ -159,6 +159,8 @@ struct Line {
     conversation: String,
     /// The sends that were acked so far.
     acked: AtomicUsize,
+    /// The agent has got its first frame.
+    listens: AtomicBool,
 }
 
 /// The ids of the messages that were acked, in order, and the most tries of a message.
@@ -205,15 +207,18 @@ impl Line {
     /// Reads until the last message has come. A closed socket resumes elsewhere.
     async fn hear(self: Arc<Self>, last: Arc<Mutex<Option<String>>>) -> Heard {
         let (mut ids, mut cursor, mut longest) = (Vec::new(), None, Duration::ZERO);
-        let mut last_frame = Instant::now();
+        // The first proof of a token is a hash, and a busy machine queues those. No node goes before.
+        let mut last_frame: Option<Instant> = None;
         while !is_last(&ids, &last) {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let Some(mut socket) = self.authenticated(cursor.as_deref()).await else {
                 continue;
             };
             while let Some(frame) = next(&mut socket, &ids, &last).await {
-                longest = longest.max(last_frame.elapsed());
-                last_frame = Instant::now();
+                let silence = last_frame.map_or(Duration::ZERO, |last| last.elapsed());
+                longest = longest.max(silence);
+                last_frame = Some(Instant::now());
+                self.listens.store(true, SeqCst);
                 assert_ne!(frame["type"], "resync_required", "{frame}");
                 if frame["event"] == "message.created" {
                     let id = frame["data"]["message_id"].as_str().expect("an id");
@@ -342,6 +347,7 @@ async fn roll(second: End, max_tries: usize) -> usize {
             agent,
             conversation,
             acked: AtomicUsize::new(0),
+            listens: AtomicBool::new(false),
         }));
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -350,6 +356,9 @@ async fn roll(second: End, max_tries: usize) -> usize {
         let last = Arc::new(Mutex::new(None));
         let send = spawn(line.clone().send(stop.clone(), max_tries));
         works.push((send, spawn(line.clone().hear(last.clone())), last));
+    }
+    while !lines.iter().all(|line| line.listens.load(SeqCst)) {
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     migrate_under_load(&database, &lines).await;
     for n in 0..3 {
