@@ -111,7 +111,7 @@ fn tag(path: &str) -> &str {
 fn security(route: &Route) -> Value {
     match route.caller {
         Access::Public if route.path == "/auth/refresh" => json!([{ "refresh": [] }]),
-        // Who has no session left may log out.
+        // A client without a session may log out.
         Access::Public if route.path == "/auth/logout" => json!([{ "refresh": [] }, {}]),
         Access::Public => json!([]),
         Access::User => json!([{ "user": [] }]),

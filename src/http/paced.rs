@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(body.deadline(), usual);
         body.press(true, pressed_at);
         assert_eq!(body.deadline(), pressed_at + UNPACED_TIME);
-        // What arrives from then on counts at the higher pace, and the time stays that of the start.
+        // Bytes from then on count at the higher pace, and the time stays that of the start.
         body.received += 3 * MIN_BYTES_PER_SECOND_OF_MOST;
         body.press(true, pressed_at + 5 * second);
         assert_eq!(body.deadline(), pressed_at + UNPACED_TIME + 3 * second);

@@ -171,7 +171,7 @@ async def test_a_member_whom_the_server_adds_while_the_client_is_off_is_named_fi
     cluster: DevCluster, bob: TestUser
 ) -> None:
     async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
-        # What an application stores, and gives to its next start.
+        # An application stores this, and gives it to its next start.
         marks = {id: mark.store() for id, mark in ada.client.session.marks().items()}
         marks, pins = json.loads(json.dumps(marks)), ada.client.trust.store()
         signer = ada.client.session.options.signer

@@ -43,7 +43,7 @@ async def _stopped_by(turns: Turns, *arriving: Event) -> bool:
         except asyncio.CancelledError:
             assert turn.stopped.is_set() and turn.was_cancelled()
             turns.end(turn)
-            # What comes after is not cancelled.
+            # Later messages are not cancelled.
             await asyncio.sleep(0)
             return True
         assert not turn.was_cancelled()

@@ -33,7 +33,7 @@ test("while a delivery is handled, the same message again is asked for later", a
   const body = await eventOf(options, "message.created");
   const again = JSON.stringify({ ...JSON.parse(body), event_id: options.agentId });
   const receive = agent.webhook(SECRET);
-  // One after the other, at once, and as another event.
+  // In turn, at once, and as another event.
   const first = receive(signed(SECRET, body));
   const second = receive(signed(SECRET, body));
   const refused = await Promise.race([first, second]);

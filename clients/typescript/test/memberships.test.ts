@@ -1,4 +1,4 @@
-// Who is no member is handled by nobody, and what ends an agent's rights ends what a device remembers.
+// A stranger's message is handled by nobody. The end of an agent's rights ends a device's memory of them.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";

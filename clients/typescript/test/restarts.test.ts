@@ -1,4 +1,4 @@
-// What a client knew before a restart binds it after the restart, whatever the server says then.
+// A client's knowledge binds it after a restart, whatever the server says then.
 import assert from "node:assert/strict";
 import { appendFile, mkdtemp, readFile, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// What a stolen session has added is seen and undone, and an identity is proven anew.
+// The additions of a stolen session are seen and undone, and an identity is proven anew.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";

@@ -212,7 +212,7 @@ test("a request that names another device runs on none else", async () => {
       await request.remember({ days: 1 });
       await request.execute(() => "sent");
     });
-    // What is remembered and what is approved lets nothing run that is for the phone.
+    // Neither memory nor approval lets anything run that is for the phone.
     await collect(laptop, say, async (all) => {
       const last = all.at(-1)!;
       if (last.type !== "tool_request") return false;

@@ -18,7 +18,7 @@ use super::{EgressError, connection::Connection};
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A holder takes another place of an origin only while it has fewer than this part of those that
-/// are free. What is left serves holders that have none.
+/// are free. The rest serves holders that have none.
 const FREE_PLACES_PER_HELD: usize = 4;
 
 /// Counts exchanges and keeps idle connections.

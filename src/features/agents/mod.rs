@@ -79,7 +79,7 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
 
-/// What the agent's manifest declares now.
+/// The agent's present manifest.
 #[derive(Default)]
 pub struct Declared {
     pub scopes: BTreeMap<String, Sensitivity>,

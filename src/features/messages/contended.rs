@@ -209,7 +209,7 @@ impl ContendedSends {
             Ok(decisions) => {
                 metrics::send_batch(size, false, started.elapsed());
                 self.resize(|room| room * 2);
-                // What was locked is free. Another lock shows itself.
+                // The locked rows are free. Another lock shows itself.
                 self.locked.lock().owners.clear();
                 publish_and_answer(backplane, batch, decisions)
             }

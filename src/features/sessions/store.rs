@@ -100,7 +100,7 @@ impl Change {
     }
 }
 
-/// What a session has added and is still there, newest first.
+/// A session's additions that are still there, newest first.
 pub async fn changes(
     client: &Conn,
     user: UserId,

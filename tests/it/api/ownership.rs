@@ -51,7 +51,7 @@ pub fn body(route: &str) -> Value {
             "public_key": "A".repeat(43) + "=", "signing_public_key": "A".repeat(43) + "=",
             "timestamp": "2026-01-01T00:00:00.000Z", "signature": "A".repeat(86) + "==",
         }),
-        // What a session has added stays for the routes after this one.
+        // A session's additions stay for the routes after this one.
         "POST /users/me/sessions/{session_id}/undo" => json!({ "ids": [] }),
         "POST /grants/{grant_id}/decision" => json!({ "decision": "approve" }),
         "POST /artifact-requests/{request_id}/response" => json!({ "status": "executed" }),

@@ -17,7 +17,7 @@ async fn a_node_serves_the_documents_of_its_interface() {
     assert_eq!(openapi.body["openapi"], json!("3.1.0"));
     let routes = openapi.body["paths"].as_object().expect("paths");
     assert!(routes.contains_key("/events/types") && routes.contains_key("/auth/login"));
-    // Who has no session left may log out.
+    // A client without a session may log out.
     assert_eq!(
         routes["/auth/logout"]["post"]["security"],
         json!([{ "refresh": [] }, {}])

@@ -482,7 +482,7 @@ async fn confirmed_files(client: &Client, relation: uuid::Uuid, n: u32) {
     client.batch_execute(&sql).await.expect("files");
 }
 
-/// What the purge has left of a relation: messages, answers of tool calls, files.
+/// The remains of a relation after the purge: messages, answers of tool calls, files.
 async fn left_of(client: &Client, relation: uuid::Uuid) -> [i64; 3] {
     let sql = "select
         (select count(*) from message where conversation_id = $1 and payload <> ''),

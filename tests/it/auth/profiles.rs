@@ -1,4 +1,4 @@
-//! What users change about themselves and their agents: names, locale, address.
+//! Changes of users to themselves and their agents: names, locale, address.
 
 use std::time::Duration;
 

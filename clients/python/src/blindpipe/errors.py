@@ -39,7 +39,7 @@ class BlindpipeError(Exception):
     def retryable(self) -> bool:
         """Whether the same request may succeed later without a change."""
         told = self.params.get("retryable")
-        # What stands before the service says nothing of this.
+        # A proxy before the service says nothing of this.
         return told if isinstance(told, bool) else self.status in _PASSING_STATUSES
 
 

@@ -70,7 +70,7 @@ impl Failure {
         .remedy("`bp login` or `bp register`")
     }
 
-    /// What to do.
+    /// The remedy.
     pub fn remedy(mut self, text: impl Into<String>) -> Self {
         self.remedy = Some(text.into());
         self
@@ -148,7 +148,7 @@ fn faults_of(error: &ApiError) -> String {
     fields.into_iter().flatten().filter_map(fault).collect()
 }
 
-/// What helps against a refusal, where something does.
+/// The remedy of a refusal, where there is one.
 fn remedy_of(error: &ApiError) -> Option<String> {
     if let Some(wait) = error.retry_after() {
         return Some(format!("again in {} s", wait.as_secs().max(1)));

@@ -1,4 +1,4 @@
-//! What commands print: text for people, or a line of JSON for each item.
+//! The output of commands: text for people, or a line of JSON for each item.
 
 use std::{
     env,

@@ -1,4 +1,4 @@
-//! Questions at the terminal. What is secret is read without an echo, from a file or a terminal and
+//! Questions at the terminal. A secret is read without an echo, from a file or a terminal and
 //! never from arguments, which other processes see and shells remember.
 
 use std::{

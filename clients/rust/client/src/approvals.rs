@@ -136,7 +136,7 @@ impl Approval {
     }
 }
 
-/// What stands around an approval in its conversation.
+/// The surroundings of an approval in its conversation.
 pub(crate) struct ApprovalMessages {
     pub(crate) question: Option<Message>,
     answers: Vec<(UserId, Message)>,

@@ -40,7 +40,7 @@ pub enum Error {
     /// No answer came. For a send with an id, a repeat is safe.
     #[error("the connection was lost{}", why(cause.as_deref()))]
     ConnectionLost {
-        /// What the connection met; none if an answer was cut off.
+        /// The connection's fault; none if an answer was cut off.
         #[source]
         cause: Option<Cause>,
     },

@@ -31,7 +31,7 @@ pub struct NewFile {
     pub bytes: Vec<u8>,
 }
 
-/// What readers show of a file beside its name.
+/// The properties of a file that readers show beside its name.
 #[derive(Clone, Debug, Default)]
 pub struct FileDetails {
     /// The words beside it.

@@ -22,7 +22,7 @@ use crate::{
 /// Entries of a store: public keys and numbers, no secret and no text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entries {
-    /// What is known of somebody's keys, by the name of each.
+    /// The known keys of principals, by the name of each.
     pub pins: Map<String, Value>,
     /// Epochs, times and members of conversations.
     pub marks: BTreeMap<ConversationId, Value>,
@@ -34,7 +34,7 @@ impl Entries {
     }
 }
 
-/// What other processes have saved since the last news.
+/// The additions of other processes since the last news.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct News {
     /// The entries.

@@ -63,7 +63,7 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// What is done by one process at a time, where several share a store.
+/// Work that a single process does at a time, where several share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The document is read and replaced. This takes moments, and no call of the service.

@@ -106,7 +106,7 @@ impl fmt::Display for ReceiptError {
 
 impl std::error::Error for ReceiptError {}
 
-/// What a receipt proves.
+/// The facts that a receipt proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// `approved`, `answered`, `denied`, or a state that nobody signs: `open`, `expired`, `withdrawn`.

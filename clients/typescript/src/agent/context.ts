@@ -344,7 +344,7 @@ export class Context {
   async #ask(name: string, given: JsonObject, options: ApprovalDraft): Promise<Approval> {
     const content = approvalContent(name, given, options);
     const draft = await this.#draft(this.conversation, content, this.#name(options.key));
-    // What came in clear is answered in clear. An approval is no reply to it.
+    // A clear message is answered in clear. An approval is no reply to it.
     const isClear = draft.answered?.opened.encrypted === false;
     const asked = { ...draft, answered: isClear ? draft.answered : null };
     return this.#input.parts.approvals.ask(asked, options);

@@ -87,7 +87,7 @@ export function filePins(path: string, freeBytes = FREE_BYTES): HandledStore {
         const texts = batch.map((line) => line.toString("latin1"));
         kept.push(...texts.filter((text) => (handledOf(text)?.at ?? -1) >= since));
       }
-      // What is too old to come again, and what a crash has torn, is left out.
+      // Lines too old to come again, and lines that a crash has torn, are left out.
       if (kept.length < lines) await replace(handledPath, kept.map((line) => `${line}\n`).join(""));
       [keptLines, addedLines] = [kept.length, 0];
       return {

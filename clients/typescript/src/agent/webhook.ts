@@ -149,7 +149,7 @@ async function fetchRequest(request: NodeRequest): Promise<Request | null> {
   const method = request.method ?? "POST";
   const init = { method, headers };
   const url = `http://webhook.invalid${request.url ?? "/"}`;
-  // What is no request is refused before its body is read.
+  // A call that is no request is refused before its body is read.
   const bare = new Request(url, init);
   const body = await readAtMost(MAX_DELIVERY_BYTES, headers, request[Symbol.asyncIterator]());
   if (!body || method === "GET" || method === "HEAD") return body && bare;

@@ -27,7 +27,7 @@ export interface TimelineItem {
 }
 
 /**
- * What is shown of messages and of those that refer to them, by rising `seq`. Their order plays no
+ * The view of messages and of those that refer to them, by rising `seq`. Their order plays no
  * part. A change of a message that is not there shows nothing.
  */
 export function timeline(

@@ -226,7 +226,7 @@ export class ToolRequest {
     const { tool, conversation_id } = this.call;
     const runs = run ?? this.parts.keeper.tools[tool]?.run;
     if (!runs) throw new UsageError(`nothing runs the tool ${tool}: give execute() a function`);
-    // Whoever is no member any more is answered by nobody.
+    // A former member is answered by nobody.
     const { room } = await this.parts.session.load(conversation_id);
     if (!room.isMember(this.#agent)) throw new NotApproved("the agent is no member here");
     await this.parts.prepare(conversation_id);

@@ -109,7 +109,7 @@ export class Session {
   readonly grace = new RotationGrace();
   /**
    * The rooms that were used last, by the bytes of their ids: another spelling is no other
-   * conversation. Whoever still has another one keeps it, and others find it there.
+   * conversation. A member that still has another one keeps it, and others find it there.
    */
   readonly #recent = new Map<string, Entry>();
   readonly #released = new Map<string, WeakRef<Entry>>();

@@ -278,7 +278,7 @@ export class Room {
     this.sawEnvelope();
     const isAbove = opened.epoch > this.#marks.epoch || opened.madeAt > this.#marks.time;
     const isNewest = isSigned && this.#becomesNewest(opened, now);
-    // What has changed since is not mended by the secret of before, which a new start reads again.
+    // A later change is not mended by the secret of before, which a new start reads again.
     if (isNewest && isAbove) this.#hasChanged = false;
     if (isNewest) this.#setNewest(opened, isAccepted(pin, now) && this.isMember(opened.rotator));
     pins.heard(opened.rotator);

@@ -143,7 +143,7 @@ export class Socket {
         if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
         this.#take(frame, text.length, watch);
       } catch {
-        // What is no frame of the service ends the connection: it may have lost something.
+        // A frame that is none of the service's ends the connection: it may have lost something.
         socket.close(CLOSE_CODE_NORMAL);
         lost();
       }

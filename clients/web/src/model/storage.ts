@@ -1,5 +1,5 @@
 /**
- * What outlives a reload, in IndexedDB: the device's keys, which no script can read, and what it has learned of others.
+ * The state that outlives a reload, in IndexedDB: the device's keys, which no script can read, and what it has learned of others.
  * No message is stored.
  */
 import type { ConsentStore, DeviceKeys, EpochMarks, StoredConsents } from "@blindpipe/client";

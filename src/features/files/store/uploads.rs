@@ -220,7 +220,7 @@ async fn is_live(tx: &Tx, credential: Uuid) -> Result<bool> {
     Ok(row.get("is_live"))
 }
 
-/// Who takes over the bytes that a client has written to the store itself.
+/// The holder of the bytes that a client has written to the store itself.
 pub enum Adoption {
     /// The caller, for the time of its lease.
     Begun,

@@ -266,7 +266,7 @@ class SharedFolder:
         try:
             return self._news(conversation_id)
         except BaseException:
-            # What was read, and is not told, is read again.
+            # Lines that were read and not told are read again.
             self._pins, self._unread = pins, unread
             self._conversations |= before
             raise

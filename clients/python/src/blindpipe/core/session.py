@@ -396,7 +396,7 @@ class Session:
         entry = await self._found(conversation_id)
         is_read_long_ago = now_ms() - entry.read_at > MIN_REREAD_MS
         if incoming.live and is_read_long_ago and not entry.room.is_member(incoming.sender):
-            # Whoever is no member is refused, so the list is read again before that.
+            # A sender that is no member is refused, so the list is read again before that.
             entry.is_stale = True
             entry = await self._found(conversation_id)
         if incoming.envelope is not None:

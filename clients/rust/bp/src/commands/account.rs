@@ -164,7 +164,7 @@ pub fn new_protection_password(file: Option<&Path>, output: &Output) -> Result<S
     prompt::new_secret("Protection password")
 }
 
-/// What a protection password that was refused is told.
+/// The message for a protection password that was refused.
 pub fn unfit_password(error: Error) -> Failure {
     match error {
         Error::Decrypt(_) => Failure::usage(

@@ -160,7 +160,7 @@ async fn tell(client: &Client, request: &ApprovalRequest, output: &Output) -> Re
     output.item(&item, &shown)
 }
 
-/// What a line says to a question: a choice by its number or words, yes or no, or free words.
+/// The answer of a line to a question: a choice by its number or words, yes or no, or free words.
 fn verdict_of(request: &ApprovalRequest, line: &str) -> Result<Verdict> {
     if is_approve(request) {
         return match line {

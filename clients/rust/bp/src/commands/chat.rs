@@ -58,7 +58,7 @@ struct Talk<'a> {
     question: Option<Received>,
     /// A decision that was sent; what comes of it is no reply.
     decided: Option<MessageId>,
-    /// What was said and has no answer yet.
+    /// Messages that have no answer yet.
     unanswered: HashSet<MessageId>,
 }
 

@@ -175,7 +175,7 @@ pub async fn tail(tail: Tail, at: &Context, output: &Output) -> Result<()> {
     }
 }
 
-/// What waits for agents: events that they have not acknowledged.
+/// The events that agents have not acknowledged.
 pub async fn inbox(inbox: Inbox, at: &Context, output: &Output) -> Result<()> {
     let client = at.client().await?;
     let only = match &inbox.agent {

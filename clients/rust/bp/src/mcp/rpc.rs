@@ -42,7 +42,7 @@ impl Server {
         Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
     }
 
-    /// What went wrong is a result too: the model reads it, and what helps.
+    /// A failure is a result too: the model reads it, and its remedy.
     async fn call(&self, params: &Value) -> Value {
         let name = params["name"].as_str().unwrap_or_default();
         let arguments = match &params["arguments"] {

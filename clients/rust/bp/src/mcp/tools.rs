@@ -198,7 +198,7 @@ async fn answer(asker: &Asker, ticket: MessageId, wait: Duration) -> Result<Valu
     }
 }
 
-/// What people decided: the answer in short, and the receipt that proves it.
+/// The decision of people: the answer in short, and the receipt that proves it.
 fn told(result: &ApprovalResult) -> Result<Value> {
     let mut told = json!({
         "status": result.outcome,

@@ -171,7 +171,7 @@ async fn the_inbox_tells_what_an_agent_has_not_acknowledged() {
     let before = lag(&home);
     home.json(&["send", "sleeper", "wake up"]).item();
     assert!(lag(&home) > before);
-    // What waits is listed, and waits on.
+    // Waiting events are listed, and wait on.
     let listed = home.json(&["inbox", "sleeper", "--events"]).items();
     let [of_agent, events @ ..] = &listed[..] else {
         panic!("the agent, then its events")

@@ -196,7 +196,7 @@ async fn each_command_tells_by_its_exit_code_why_it_failed() {
     });
     let tried: BTreeSet<_> = tried.chain(LOCAL).map(str::to_owned).collect();
     assert_eq!(all, tried);
-    // What does not fit is told before anything happens, and in JSON to programs.
+    // A misfit is told before anything happens, and in JSON to programs.
     for command in &all {
         let words: Vec<_> = command.split(' ').chain(["--no-such-option"]).collect();
         let error = home.json(&words).refused(2);

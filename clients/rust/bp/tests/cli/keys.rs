@@ -65,7 +65,7 @@ async fn a_file_goes_out_sealed_and_comes_back() {
     let got = home.json(&["file", "get", "shelf", &message]).item();
     assert_eq!(got["file"], "report.bin");
     assert_eq!(fs::read(home.path("report.bin")).expect("a file"), bytes);
-    // What is there stays.
+    // Existing keys stay.
     home.json(&["file", "get", &id, &message]).refused(1);
     let other = home.path("other.bin");
     home.json(&["file", "get", &id, &message, "-o", &other])

@@ -54,7 +54,7 @@ pub async fn cluster() -> &'static DevCluster {
     CLUSTER.get_or_init(start).await
 }
 
-/// What a command has done.
+/// The outcome of a command.
 pub struct Ran {
     arguments: Vec<String>,
     pub code: i32,

@@ -30,7 +30,7 @@ const DEFAULT_EXPIRY: Duration = Duration::from_secs(3 * 24 * 3600);
 pub struct ApprovalDraft {
     /// The handler of [`super::AgentBuilder::on_decision`] with this name gets the decision.
     pub name: String,
-    /// What is approved. People read it.
+    /// The subject of the approval. People read it.
     pub arguments: Content,
     /// The question; the name without it.
     pub text: Option<String>,
@@ -114,7 +114,7 @@ pub struct ApprovalResult {
     pub name: String,
     /// The question's words.
     pub question: String,
-    /// What was asked to be approved.
+    /// The subject of the approval.
     pub arguments: Content,
     /// The question's state.
     pub state: Content,

@@ -124,7 +124,7 @@ impl AgentBuilder {
         self
     }
 
-    /// What becomes of a message that comes while a handler runs in its conversation. It waits
+    /// The fate of a message that comes while a handler runs in its conversation. It waits
     /// without this.
     #[must_use]
     pub fn busy_policy(mut self, policy: BusyPolicy) -> Self {

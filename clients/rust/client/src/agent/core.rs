@@ -324,7 +324,7 @@ async fn check_keys(
     Ok(held)
 }
 
-/// What the server says of a key.
+/// The server's word on a key.
 enum Checked {
     /// It is the agent's. Unless it is current, it ends soon.
     Known {
@@ -396,7 +396,7 @@ fn directory_key(keys: &PrivateKeys) -> DirectoryKey {
 
 type Loaded = (Trust, HashMap<ConversationId, Marks>, Vec<Handled>);
 
-/// What earlier runs have learned, and the messages that may come again: none older than a handler
+/// The knowledge of earlier runs, and the messages that may come again: none older than a handler
 /// would be given.
 fn load(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
     let me = principal(Principal::Agent(config.agent_id));

@@ -99,7 +99,7 @@ struct Inner {
     group: Option<String>,
     started: OnceCell<Arc<Core>>,
     reader: Mutex<Option<Arc<SocketReader>>>,
-    /// What the webhook handles.
+    /// The deliveries that the webhook handles.
     handling: Handling,
     stopping: CancellationToken,
 }

@@ -57,7 +57,7 @@ pub(super) fn answer_in(decision: &ApprovalResult) -> Option<Answer> {
 }
 
 impl Context {
-    /// Who wrote, or who decided first.
+    /// The author of the answer, or of the first decision.
     pub(super) fn spoken_to(&self) -> Option<UserId> {
         if let Some(decision) = self.decision() {
             let first = decision.approval.decisions.first();

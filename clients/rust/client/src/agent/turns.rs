@@ -19,7 +19,7 @@ use crate::{Content, InboxEvent, OpenedSender, content::text_of};
 /// The event of a stop.
 pub(super) const STOP: &str = "turn.stop";
 
-/// What becomes of a message that comes while a handler runs in its conversation.
+/// The fate of a message that comes while a handler runs in its conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BusyPolicy {
     /// It waits, or is taken by [`super::Context::steer`].
@@ -212,7 +212,7 @@ impl Turns {
         Some(turn)
     }
 
-    /// What came meanwhile is given up, and comes again.
+    /// Messages that came meanwhile are given up, and come again.
     pub(super) fn give_up(&self) {
         for turn in self.state.lock().by_conversation.values() {
             turn.messages.lock().arrived.clear();

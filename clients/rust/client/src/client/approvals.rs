@@ -1,4 +1,4 @@
-//! What agents ask a person to approve, and the person's signed decision.
+//! The approvals that agents ask a person for, and the person's signed decision.
 
 use blindpipe_e2ee::{
     approval::{Decision, Proof, ReceiptError, answer_digest},
@@ -112,7 +112,7 @@ impl ApprovalRequest {
         text.flatten().and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What is to be approved; empty if the question does not open.
+    /// The subject of the approval; empty if the question does not open.
     #[must_use]
     pub fn arguments(&self) -> Content {
         let opened = self.question.as_ref().ok();

@@ -359,7 +359,7 @@ impl Events {
         }
     }
 
-    /// What an agent was approved ends with its relation, its grant and its membership.
+    /// An agent's approvals end with its relation, its grant and its membership.
     fn withdraw_after(&self, event: &InboxEvent) -> Result<()> {
         match event.known() {
             Some(Event::RelationRevoked(relation)) => {

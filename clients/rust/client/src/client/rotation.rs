@@ -48,7 +48,7 @@ impl Client {
         let entry = session.load(id).await?;
         let is_due = is_due(&session, &entry, answering);
         drop(entry);
-        // What is due stays due, also if this program ends now.
+        // A due rotation stays due, also if this program ends now.
         self.save_if_dirty();
         if is_due {
             self.rotate(id).await?;
@@ -84,7 +84,7 @@ impl Client {
         Ok(())
     }
 
-    /// What a limit of rotations means. Whoever uses it up stops no conversation for a while, but
+    /// The effect of a limit of rotations. A member who uses it up stops no conversation, but
     /// nobody keeps a secret from whom it was taken.
     fn not_rotated(&self, session: &Session, entry: &mut Entry) -> Result<()> {
         let now = session.clock.now_ms();

@@ -26,7 +26,7 @@ pub enum ContentKind {
     Decision,
     /// A file.
     File,
-    /// What an agent does at the moment.
+    /// The present work of an agent.
     Status,
     /// Another content for an earlier message.
     Edit,
@@ -64,7 +64,7 @@ impl ContentKind {
     }
 }
 
-/// What a reader shows of a content.
+/// A content as a reader shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentView<'a> {
     /// The kind.

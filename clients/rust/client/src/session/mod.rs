@@ -85,7 +85,7 @@ pub(crate) struct Session {
     changed_marks: Mutex<HashSet<ConversationId>>,
     /// Marks of another process, until the conversation is looked at.
     taken_marks: Mutex<HashMap<ConversationId, Marks>>,
-    /// What an earlier run or another process has handled, until the conversation is looked at.
+    /// Messages that an earlier run or another process has handled, until the first look.
     handled: Mutex<HashMap<ConversationId, Vec<(Owner, Id)>>>,
     clear_allowed: bool,
     max_message_age: Option<u64>,

@@ -1,4 +1,4 @@
-//! What several processes of an agent learn: taken from a shared store, and given to it.
+//! The knowledge of several processes of an agent: taken from a shared store, and given to it.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -142,7 +142,7 @@ impl SharedFolder {
         });
         let kept: Vec<_> = Some(kept).into_iter().chain(owner).collect();
         if has_grown || count > 2 * kept.len() + SPARE_LINES {
-            // What this process has read, it has read in the new log too.
+            // This process has read its part of the new log too.
             *place = log.replace(&kept)?;
         }
         Ok(())
@@ -195,7 +195,7 @@ impl SharedStore for SharedFolder {
     fn news(&self, conversation_id: Option<ConversationId>) -> io::Result<News> {
         let mut state = self.state.lock();
         let mut news = News::default();
-        // What was read counts as read once all of it can be told.
+        // Lines count as read once all of them can be told.
         let mut pins = state.pins.clone();
         let lines = self.pins()?.read(&mut pins)?;
         self.read_pins(lines, &mut news);
@@ -287,7 +287,7 @@ impl SharedStore for SharedFolder {
             let first = *place.first_length.get_or_insert(length);
             if length > 2 * first + MAX_GROWTH_BYTES {
                 let unread = log.read(&mut place.clone())?;
-                // What others have added must be read as news.
+                // Lines of others must be read as news.
                 if unread.iter().all(|line| line.by == self.process) {
                     self.shorten(log, place, 0, true)?;
                 }

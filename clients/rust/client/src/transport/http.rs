@@ -25,7 +25,7 @@ const MAX_RETRY: Duration = Duration::from_secs(8);
 const MAX_LIMIT_WAIT: Duration = Duration::from_secs(60);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(600);
-/// What is larger tells how much of it has come.
+/// A larger body tells how much of it has come.
 const LARGE_BYTES: u64 = 1024 * 1024;
 const DEFAULT_LIMIT_WAIT: Duration = Duration::from_secs(1);
 

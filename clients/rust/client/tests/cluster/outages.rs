@@ -25,7 +25,7 @@ use crate::{
     support::{PATIENCE, echo, running, scene, texts, until, watch},
 };
 
-/// What a handler is tried again for, and the events that were given up.
+/// The faults after which a handler is tried again, and the events that were given up.
 #[derive(Clone, Default)]
 struct Failures {
     retries: Arc<AtomicU32>,

@@ -92,7 +92,7 @@ async fn nothing_is_said_under_a_secret_that_a_removed_member_holds() {
     let sent = group.send("without Eve").await;
     assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
     assert_eq!(*limited.told.lock(), [group.id(), group.id()]);
-    // What is due stays due over a restart.
+    // A due rotation stays due over a restart.
     let again = Client::builder(limited.proxy.server()).store(limited.store.clone());
     let again = again.clock(limited.clock.clone()).resume().await;
     let again = again.expect("a session").expect("it is live");

@@ -1,4 +1,4 @@
-//! What reaches no handler and no tool, what never goes in clear, and what a start finds wrong.
+//! Messages that reach no handler and no tool, clear content that is refused, faults of a start.
 
 use std::{
     sync::{

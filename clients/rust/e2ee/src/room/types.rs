@@ -52,7 +52,7 @@ pub struct Marks {
     pub epoch: u32,
     /// Unix milliseconds by the rotator's clock.
     pub time: u64,
-    /// The members that the last seal was for; none before the first. Whoever joined since is named
+    /// The members that the last seal was for; none before the first. A newcomer is named
     /// at the next start.
     pub members: Option<BTreeMap<Principal, Visibility>>,
     /// An envelope was seen: nothing goes in clear.

@@ -147,7 +147,7 @@ impl Turn {
                 Err(error) if failures < MAX_FAILURES => {
                     error.log_in("webhooks.turn", "the turn tries again in a second");
                     failures += 1;
-                    // What may have been read and is not known is read again.
+                    // Pages whose reading is in doubt are read again.
                     (self.has_more, self.has_unloaded) = (true, true);
                     self.wait_for_postgres().await;
                 }
