@@ -8,11 +8,17 @@ use blindpipe_client::{
     agent::{ApprovalDraft, ApprovalResult},
     protocol::ids::{ConversationId, MessageId},
 };
+use tokio::time::{Instant, sleep};
 
 use crate::{
     context::Context,
-    failure::{Failure, Result},
+    failure::{Exit, Failure, Result},
 };
+
+/// Between two tries to reach a service that is away.
+const AWAY_PAUSE: Duration = Duration::from_secs(2);
+/// The longest wait of a single call.
+const MAX_POLL: Duration = Duration::from_secs(60);
 
 /// An agent that asks, and where.
 #[derive(Clone)]
@@ -58,7 +64,38 @@ impl Asker {
     }
 
     /// The proven result, once the question is closed; none while it is open after `time`.
-    pub async fn wait(&self, ticket: MessageId, time: Duration) -> Result<Option<ApprovalResult>> {
+    ///
+    /// The service knows the question, so it may be away meanwhile, for `outage` at most. One that
+    /// is away from the beginning is told at once, unless it has just answered: `was_there`.
+    pub async fn wait(
+        &self,
+        ticket: MessageId,
+        time: Duration,
+        outage: Duration,
+        was_there: bool,
+    ) -> Result<Option<ApprovalResult>> {
+        let began = Instant::now();
+        let mut reached = was_there.then_some(began);
+        loop {
+            let left = time.saturating_sub(began.elapsed());
+            let part = reached.map_or(Duration::ZERO, |_| left.min(MAX_POLL));
+            match self.poll(ticket, part).await {
+                Ok(None) if left.is_zero() => return Ok(None),
+                Ok(None) => reached = Some(Instant::now()),
+                Ok(closed) => return Ok(closed),
+                Err(failure) => {
+                    let is_away = failure.exit() == Exit::Unreachable;
+                    let is_long = reached.is_none_or(|at| at.elapsed() > outage);
+                    if !is_away || is_long || left.is_zero() {
+                        return Err(failure);
+                    }
+                    sleep(AWAY_PAUSE.min(left)).await;
+                }
+            }
+        }
+    }
+
+    async fn poll(&self, ticket: MessageId, time: Duration) -> Result<Option<ApprovalResult>> {
         let approval = self.agent.wait_for_approval(ticket, time).await?;
         if approval.state == ApprovalState::Open {
             return Ok(None);

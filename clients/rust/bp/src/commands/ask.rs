@@ -5,17 +5,16 @@ use std::{collections::HashSet, fs, path::PathBuf, process::ExitCode, time::Dura
 use blindpipe_client::{
     ApprovalState, Content,
     agent::{ApprovalDraft, ApprovalResult},
-    protocol::ids::{MessageId, UserId},
+    protocol::ids::UserId,
 };
 use clap::Args;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
 
 use crate::{
     context::Context,
-    failure::{Exit, Failure, Result},
+    failure::{Failure, Result},
     output::Output,
-    questions::{self, Asker},
+    questions,
 };
 
 /// The exit code of the first choice.
@@ -23,9 +22,9 @@ const FIRST_CHOICE: u8 = 10;
 const MAX_CHOICES: usize = 100;
 /// The service takes nothing shorter.
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two tries to reach a service that is away.
-const AWAY_PAUSE: Duration = Duration::from_secs(2);
-const WAIT: Duration = Duration::from_secs(60);
+/// For as long a service may be away after the question's end, which it tells once it is back.
+const GRACE: Duration = Duration::from_secs(60);
+const LONG_WAIT: Duration = Duration::from_secs(86_400);
 
 #[derive(Args)]
 pub struct Ask {
@@ -124,33 +123,21 @@ pub async fn run(ask: Ask, at: Option<&Context>, output: &Output) -> Result<Exit
     output.beside(&json!({ "ticket": ticket }), &text)?;
     // Somebody else may know when an earlier question began.
     let all = ask.resume.is_none().then_some(ask.timeout);
-    let decided = decided(&asker, ticket, &ask);
+    let outage = ask.timeout + GRACE;
+    let decided = async {
+        loop {
+            let was_there = ask.resume.is_none();
+            let result = asker.wait(ticket, LONG_WAIT, outage, was_there).await?;
+            if let Some(result) = result {
+                return Ok::<_, Failure>(result);
+            }
+        }
+    };
     let result = output
         .waiting("no decision yet", all, Box::pin(decided))
         .await?;
     output.raw(&serde_json::to_string(&result.receipt)?)?;
     exit_of(&result)
-}
-
-/// Waits for the decision. The service may be away meanwhile, for as long as people have: it knows
-/// the question. One that is away from the beginning is told at once.
-async fn decided(asker: &Asker, ticket: MessageId, ask: &Ask) -> Result<ApprovalResult> {
-    let mut reached = ask.resume.is_none().then(Instant::now);
-    loop {
-        let time = reached.map_or(Duration::ZERO, |_| WAIT);
-        match asker.wait(ticket, time).await {
-            Ok(Some(result)) => return Ok(result),
-            Ok(None) => reached = Some(Instant::now()),
-            Err(failure) => {
-                let is_away = failure.exit() == Exit::Unreachable;
-                let is_long = reached.is_none_or(|at| at.elapsed() > ask.timeout + WAIT);
-                if !is_away || is_long {
-                    return Err(failure);
-                }
-                sleep(AWAY_PAUSE).await;
-            }
-        }
-    }
 }
 
 /// The exit code that a decided question leads to.

@@ -11,7 +11,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{Exit, Failure, Result},
     questions::{self, Asker},
     show,
 };
@@ -172,7 +172,7 @@ async fn ask_human(asker: &Asker, ask: AskHuman) -> Result<Value> {
         ..ApprovalDraft::new("ask_human", arguments)
     };
     let ticket = asker.ask(&draft).await?.approval_id;
-    answer(asker, ticket, wait_of(ask.wait_seconds)).await
+    answer_to(asker, ticket, ask.wait_seconds).await
 }
 
 async fn request_approval(asker: &Asker, call: RequestApproval) -> Result<Value> {
@@ -183,23 +183,29 @@ async fn request_approval(asker: &Asker, call: RequestApproval) -> Result<Value>
         ..ApprovalDraft::new(call.tool, call.arguments)
     };
     let ticket = asker.ask(&draft).await?.approval_id;
-    answer(asker, ticket, wait_of(call.wait_seconds)).await
+    answer_to(asker, ticket, call.wait_seconds).await
 }
 
 async fn check(asker: &Asker, check: Check) -> Result<Value> {
     let ticket = questions::ticket(&check.ticket)?;
-    answer(asker, ticket, wait_of(check.wait_seconds)).await
+    let wait = wait_of(check.wait_seconds);
+    told(ticket, asker.wait(ticket, wait, wait, false).await?)
 }
 
-async fn answer(asker: &Asker, ticket: MessageId, wait: Duration) -> Result<Value> {
-    match asker.wait(ticket, wait).await? {
-        Some(result) => told(&result),
-        None => Ok(json!({ "status": "pending", "ticket": ticket })),
+/// The answer to a question that was just asked. It waits on at a service that has gone away.
+async fn answer_to(asker: &Asker, ticket: MessageId, seconds: Option<u64>) -> Result<Value> {
+    let wait = wait_of(seconds);
+    match asker.wait(ticket, wait, wait, true).await {
+        Err(failure) if failure.exit() == Exit::Unreachable => told(ticket, None),
+        result => told(ticket, result?),
     }
 }
 
 /// The decision of people: the answer in short, and the receipt that proves it.
-fn told(result: &ApprovalResult) -> Result<Value> {
+fn told(ticket: MessageId, result: Option<ApprovalResult>) -> Result<Value> {
+    let Some(result) = result else {
+        return Ok(json!({ "status": "pending", "ticket": ticket }));
+    };
     let mut told = json!({
         "status": result.outcome,
         "ticket": result.approval.approval_id,
@@ -225,7 +231,7 @@ async fn permission_prompt(asker: &Asker, prompt: PermissionPrompt) -> Result<Va
         ..ApprovalDraft::new(prompt.tool_name, prompt.input.clone())
     };
     let ticket = asker.ask(&draft).await?.approval_id;
-    let result = asker.wait(ticket, PROMPT_WAIT).await?;
+    let result = asker.wait(ticket, PROMPT_WAIT, PROMPT_WAIT, true).await?;
     let outcome = result.map(|result| result.outcome);
     Ok(match outcome {
         Some(ApprovalState::Approved) => {

@@ -3,22 +3,14 @@
 use std::{
     io::{BufRead, BufReader},
     process::Child,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
 };
 
 use serde_json::{Value, json};
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    task::JoinSet,
-};
 
-use crate::support::{Home, Ran, cluster, has_approvals, piped, run};
+use crate::{
+    support::{Home, Ran, has_approvals, piped, run},
+    way::Way,
+};
 
 /// A person and an agent that may ask.
 async fn asking() -> Home {
@@ -213,57 +205,6 @@ async fn a_pipeline_without_a_context_asks_with_the_variables_of_its_agent() {
     assert_eq!(asking.wait().expect("an end").code(), Some(0));
 }
 
-/// A way to a node of the cluster that can be cut, and what came meanwhile.
-struct Way {
-    url: String,
-    cut: watch::Sender<bool>,
-    refused: Arc<AtomicUsize>,
-    _passing: JoinSet<()>,
-}
-
-impl Way {
-    async fn open() -> Self {
-        let node = cluster().await.node(0).expect("a node").url().to_owned();
-        let port: u16 = node
-            .rsplit(':')
-            .next()
-            .expect("a port")
-            .parse()
-            .expect("a port");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let own = listener.local_addr().expect("an address").port();
-        let (cut, is_cut) = watch::channel(false);
-        let refused = Arc::new(AtomicUsize::new(0));
-        let count = refused.clone();
-        let mut passing = JoinSet::new();
-        passing.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((mut from, _)) = listener.accept().await {
-                let mut is_cut = is_cut.clone();
-                if *is_cut.borrow() {
-                    count.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                connections.spawn(async move {
-                    let mut to = TcpStream::connect(("127.0.0.1", port))
-                        .await
-                        .expect("a node");
-                    tokio::select! {
-                        _ = copy_bidirectional(&mut from, &mut to) => {}
-                        _ = is_cut.wait_for(|is| *is) => {}
-                    }
-                });
-            }
-        });
-        Self {
-            url: format!("https://127.0.0.1:{own}"),
-            cut,
-            refused,
-            _passing: passing,
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_waits_through_an_outage() {
     let home = asking().await;
@@ -273,16 +214,12 @@ async fn a_question_waits_through_an_outage() {
     let way = Way::open().await;
     let there = ["--context", "dev", "--url", way.url.as_str()];
     let (asking, ticket) = start(&home, &[&["Deploy?"], &there[..]].concat());
-    way.cut.send(true).expect("a way");
-    // More tries than those of a single call.
-    while way.refused.load(Ordering::Relaxed) < 8 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    way.cut().await;
     home.json(&["approvals", "approve", &ticket]).item();
     // An earlier question is not waited for where nothing answers.
     let resume = ["ask", "--resume", &ticket];
     home.json(&[&resume[..], &there].concat()).refused(5);
-    way.cut.send(false).expect("a way");
+    way.mend();
     let ended = tokio::task::spawn_blocking(|| asking.wait_with_output());
     let ended = ended.await.expect("no panic").expect("an end");
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");

@@ -18,4 +18,5 @@ mod recipes;
 mod schema;
 mod support;
 mod talk;
+mod way;
 mod webhooks;

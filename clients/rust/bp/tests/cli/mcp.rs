@@ -11,7 +11,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, has_approvals, piped, python_with, root, run};
+use crate::{
+    support::{Home, has_approvals, piped, python_with, root, run},
+    way::Way,
+};
 
 /// A host of the protocol, as a program that writes lines.
 struct Host {
@@ -23,7 +26,11 @@ struct Host {
 
 impl Host {
     fn start(home: &Home) -> Self {
-        let mut command = home.command(&["mcp"]);
+        Self::start_at(home, &[])
+    }
+
+    fn start_at(home: &Home, options: &[&str]) -> Self {
+        let mut command = home.command(&[&["mcp"], options].concat());
         command.stdin(Stdio::piped());
         let mut bp = piped(command);
         let to = bp.stdin.take().expect("a pipe");
@@ -143,6 +150,35 @@ async fn a_question_outlives_the_server_that_asked_it() {
         .item();
     let answered = host.call("check", json!({ "ticket": ticket }));
     assert_eq!(answered["answer"], json!({ "city": "Oslo" }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_wait_through_an_outage() {
+    let home = home().await;
+    if !has_approvals(&home) {
+        return;
+    }
+    let way = Way::open().await;
+    let mut host = Host::start_at(&home, &["--context", "dev", "--url", &way.url]);
+    let call = json!({ "tool_name": "Write", "input": { "path": "a" }, "tool_use_id": "one" });
+    let prompt = json!({ "name": "permission_prompt", "arguments": call });
+    let waiting = host.send("tools/call", prompt);
+    let asked = || home.json(&["approvals"]).items().pop();
+    let asked = std::iter::from_fn(|| Some(asked())).flatten().next();
+    way.cut().await;
+    let ticket = &asked.expect("a question")["approval"]["approval_id"];
+    let ticket = ticket.as_str().expect("an id").to_owned();
+    home.json(&["approvals", "approve", &ticket]).item();
+    // A check of an earlier question begins in the outage.
+    let check = json!({ "ticket": ticket, "wait_seconds": 45 });
+    let check = json!({ "name": "check", "arguments": check });
+    let refused = host.request("tools/call", check);
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    way.mend();
+    let answered = host.read();
+    assert_eq!(answered["id"], waiting);
+    let result = &answered["result"]["structuredContent"];
+    assert_eq!(result["behavior"], "allow", "{answered}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
