@@ -134,6 +134,26 @@ async def test_choices_refusals_and_withdrawals(
         assert (result.outcome, result.choice) == ("withdrawn", None)
 
 
+async def test_an_addressed_agent_reads_the_words_of_a_decision(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    options = await cluster.agent("addressed", ada.client)
+    agent, decided = _deciding(options, "trip")
+
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        await ctx.approve("trip", {"to": "Oslo"}, text="Go?")
+
+    async with running(agent):
+        await ada.client.open_agent(options.agent_id)
+        group = await ada.client.open_group([], title="trips")
+        await group.add_agent(options.agent_id)
+        await group.send("plan one", to=[options.agent_id])
+        await (await asked(ada)).deny("too far")
+        result = await asyncio.wait_for(decided.get(), 10)
+        assert (result.outcome, result.text) == ("denied", "too far")
+
+
 async def test_a_question_is_an_approval_that_people_answer(
     cluster: DevCluster, ada: TestUser
 ) -> None:

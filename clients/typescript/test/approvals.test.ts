@@ -116,6 +116,23 @@ test("choices, refusals and withdrawals", async () => {
   });
 });
 
+test("an addressed agent reads the words of a decision", async () => {
+  const options = await cluster.agent("addressed", ada.client);
+  const [agent, decided] = deciding(options, "trip");
+  agent.on("message", async (ctx) => {
+    await ctx.approve("trip", { to: "Oslo" }, { text: "Go?" });
+  });
+  await running(agent, async () => {
+    await ada.client.openAgent(options.agentId);
+    const group = await ada.client.openGroup([], { title: "trips" });
+    await group.addAgent(options.agentId);
+    await group.send("plan one", { to: [options.agentId] });
+    await (await asked(ada)).deny("too far");
+    const denied = await next(decided);
+    assert.deepEqual([denied.outcome, denied.text], ["denied", "too far"]);
+  });
+});
+
 test("a question is an approval that people answer", async () => {
   const options = await cluster.agent("curious", ada.client);
   const conversation = await ada.client.openAgent(options.agentId);

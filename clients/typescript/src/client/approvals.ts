@@ -127,8 +127,9 @@ export class ApprovalRequest {
     const nonce = base64(random(NONCE_BYTES));
     const own: JsonObject = { type: "decision", decision, ...words, nonce };
     const content = re ? { ...own, re } : own;
-    const inReplyTo = this.received!;
-    const payload = await this.conversation.payload(content, this.id, { inReplyTo });
+    // An agent that reads only what names it needs the words, too: they are signed.
+    const options = { inReplyTo: this.received!, to: [this.input.approval.agent_id] };
+    const payload = await this.conversation.payload(content, this.id, options);
     const isClear = payload["type"] !== "encrypted";
     const source = isClear ? clearContent(content) : fromUtf8(encodeContent(content));
     return { payload, digest: await answerDigest(source) };

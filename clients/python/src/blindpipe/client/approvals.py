@@ -110,7 +110,9 @@ class ApprovalRequest:
         content = {"type": "decision", "decision": decision, **words, "nonce": nonce}
         if self.question.re is not None:
             content["re"] = self.question.re
-        payload = await self.conversation.payload(content, self.id, self._received)
+        # An agent that reads only what names it needs the words, too: they are signed.
+        to = [self.approval["agent_id"]]
+        payload = await self.conversation.payload(content, self.id, self._received, to)
         is_clear = payload is content
         source = clear_content(content) if is_clear else contents.encode(content).decode()
         return payload, answer_digest(source)
