@@ -5,7 +5,9 @@ use super::{
     core::{Core, Writers},
 };
 use crate::{
+    db::Db,
     egress::{self, Egress},
+    error::Result,
     features::webhooks::{
         self, SecretSeal, Waker, WebhookClient, Webhooks,
         dispatcher::{Dispatcher, Parts, Settings},
@@ -15,6 +17,9 @@ use crate::{
     node::{Failure, Stores},
     objects::Objects,
 };
+
+/// Tries of a start to make partitions, of a second each with the default time-out.
+const MAX_PARTITION_TRIES: u32 = 30;
 
 /// The webhooks of the handlers.
 pub(super) fn webhooks(base: Base<'_>, writers: &Writers) -> Result<Webhooks, Failure> {
@@ -45,6 +50,18 @@ fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
     })
 }
 
+/// Makes the partitions that the delivery log needs today. Nodes that start together wait for one
+/// another, and each wait for the lock is short.
+async fn make_partitions(db: &Db) -> Result<()> {
+    let mut tries = 1;
+    loop {
+        match webhooks::rotate_log(db).await {
+            Err(error) if error.is_out_of_time() && tries < MAX_PARTITION_TRIES => tries += 1,
+            made => return made,
+        }
+    }
+}
+
 /// Starts the wake-ups, and the deliveries where this node makes them.
 pub(super) async fn start(
     base: Base<'_>,
@@ -56,7 +73,7 @@ pub(super) async fn start(
     buffers: ByteBudget,
 ) -> Result<(), Failure> {
     let Base { config, tasks, .. } = base;
-    webhooks::rotate_log(&stores.jobs_db)
+    make_partitions(&stores.jobs_db)
         .await
         .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
     let (workers, stopping) = (&tasks.workers, &tasks.stopping);

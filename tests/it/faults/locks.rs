@@ -350,3 +350,24 @@ async fn an_agent_is_added_and_deleted_at_once_and_neither_fails() {
         assert!([200, 201, 404].contains(&place.status), "{}", place.body);
     }
 }
+
+/// Nodes that start together make the partitions of the delivery log one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_starts_waits_for_the_start_of_another() {
+    let [a] = nodes().await;
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    let other = "select pg_advisory_xact_lock(hashtext('rotate_webhook_deliveries'))";
+    tx.batch_execute(other).await.expect("locked");
+    let wait = [("DATABASE_TIMEOUT_MS", "500")];
+    let start = ProcessNode::start_with(&a, &wait);
+    let held = async {
+        // Several time-outs of its wait, in real time.
+        while waiting(&tx).await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        tx.rollback().await.expect("released");
+    };
+    tokio::join!(start, held);
+}
