@@ -14,6 +14,9 @@ const NOT_COMMITTED: [&str; 25] = [
     "08000", "08006", "58030", // a lost connection, an I/O error
 ];
 
+/// Those of them that a lock can mean. The node tries such a send again while its caller waits.
+const WAITS: [&str; 2] = ["55P03", "57014"];
+
 /// States of a wrong statement: a fault of the server.
 const WRONG: [&str; 3] = ["22012", "42P01", "XX000"];
 
@@ -58,7 +61,10 @@ async fn what_was_not_committed_is_503_and_its_repeat_makes_one_message() {
             .batch_execute("delete from planted")
             .await
             .expect("mended");
-        let sent = alice.post(&path, body.clone()).await.expect(201);
+        let sent = alice.post(&path, body.clone()).await;
+        // A send that waited for a lock may just be tried for the last time while its 503 leaves.
+        let is_late = WAITS.contains(&state) && sent.status == 200;
+        let sent = sent.expect(if is_late { 200 } else { 201 });
         let again = alice.on(&b).post(&path, body).await.expect(200);
         assert_eq!(sent.data()["message_id"], again.data()["message_id"]);
     }
