@@ -183,7 +183,8 @@ impl Dispatcher {
             stopping: parts.stopping,
         });
         let stops = StopCalls::new(shared.clone(), parts.turns.clone());
-        let cut_stops = stops.clone();
+        // No more than that: the hub is a part of what the rest holds, and neither would ever end.
+        let cut_stops = stops.under_way();
         hub.on_revoked(move |credentials| {
             cut.cut(credentials);
             cut_stops.cut(credentials);

@@ -39,9 +39,24 @@ const MAX_CALLS: usize = 64;
 pub struct StopCalls {
     shared: Arc<Shared>,
     places: Arc<Semaphore>,
-    /// The calls under way: the credential that authorises each, and its end.
-    under_way: Arc<Mutex<HashMap<EventId, (Uuid, CancellationToken)>>>,
+    under_way: StopsUnderWay,
     tasks: TaskTracker,
+}
+
+/// The calls for stops under way: the credential that authorises each, and its end. Clones share
+/// them.
+#[derive(Clone, Default)]
+pub struct StopsUnderWay(Arc<Mutex<HashMap<EventId, (Uuid, CancellationToken)>>>);
+
+impl StopsUnderWay {
+    /// Cuts the calls that one of `credentials` authorises.
+    pub fn cut(&self, credentials: &[Uuid]) {
+        for (credential, cut) in self.0.lock().values() {
+            if credentials.contains(credential) {
+                cut.cancel();
+            }
+        }
+    }
 }
 
 impl StopCalls {
@@ -49,18 +64,14 @@ impl StopCalls {
         StopCalls {
             shared,
             places: Arc::new(Semaphore::new(MAX_CALLS)),
-            under_way: Arc::default(),
+            under_way: StopsUnderWay::default(),
             tasks,
         }
     }
 
-    /// Cuts the calls that one of `credentials` authorises.
-    pub fn cut(&self, credentials: &[Uuid]) {
-        for (credential, cut) in self.under_way.lock().values() {
-            if credentials.contains(credential) {
-                cut.cancel();
-            }
-        }
+    /// The calls under way.
+    pub fn under_way(&self) -> StopsUnderWay {
+        self.under_way.clone()
     }
 
     /// Makes calls until the node takes no new work.
@@ -99,10 +110,10 @@ impl StopCalls {
     async fn make(&self, stop: &TakenStop) {
         let cut = self.shared.stopping.child_token();
         let entry = (stop.endpoint.credential, cut.clone());
-        self.under_way.lock().insert(stop.event, entry);
+        self.under_way.0.lock().insert(stop.event, entry);
         let call = Box::pin(self.call(stop));
         let called = cut.run_until_cancelled(call).await;
-        self.under_way.lock().remove(&stop.event);
+        self.under_way.0.lock().remove(&stop.event);
         let db = &self.shared.db;
         let written = match called {
             Some(Ok(Some(call))) => stops::finish(db, &call).await,
