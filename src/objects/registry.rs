@@ -151,7 +151,7 @@ pub async fn end_event(client: &Conn, conversation: ConversationId, event: Uuid)
 /// Ends some objects of a conversation of two whose relation has ended, as their messages end: those
 /// of before a renewed relation, else those that are older than a day. False if none was left.
 ///
-/// Their rows go at once, so the next batch finds others.
+/// Their rows stay and forget them at once, so the next batch finds others.
 pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<bool> {
     let row = client
         .query_one(
@@ -192,7 +192,7 @@ pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<bool> 
 
 /// Ends some files of a conversation that no user is a member of any more. False if none was left.
 ///
-/// Their rows go at once, so the next batch finds others.
+/// Their rows stay and forget them at once, so the next batch finds others.
 pub async fn end_unread(db: &Db, conversation: ConversationId) -> Result<bool> {
     let client = db.write().await?;
     let row = client

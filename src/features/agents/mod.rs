@@ -79,7 +79,7 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
 
-/// The agent's present manifest.
+/// The present declarations of an agent's manifest.
 #[derive(Default)]
 pub struct Declared {
     pub scopes: BTreeMap<String, Sensitivity>,

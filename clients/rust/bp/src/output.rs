@@ -32,7 +32,7 @@ impl Output {
         }
     }
 
-    /// The same for text that goes to standard error: one of both may be a file.
+    /// The same for text on standard error: either output may be a file.
     pub const fn for_stderr(self) -> Self {
         Self {
             colour: self.colour_beside,

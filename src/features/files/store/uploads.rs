@@ -220,7 +220,7 @@ async fn is_live(tx: &Tx, credential: Uuid) -> Result<bool> {
     Ok(row.get("is_live"))
 }
 
-/// The holder of the bytes that a client has written to the store itself.
+/// The caller that takes over the bytes of a client's own write to the store.
 pub enum Adoption {
     /// The caller, for the time of its lease.
     Begun,

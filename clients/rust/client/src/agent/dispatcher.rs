@@ -134,6 +134,7 @@ mod tests {
         assert_eq!(done(&mut dispatcher, &second), Some(4));
         assert!(dispatcher.next().is_none() && dispatcher.slots.is_empty());
     }
+
     #[test]
     fn what_is_given_up_comes_again_behind_what_runs() {
         let mut dispatcher = Dispatcher::default();

@@ -143,7 +143,7 @@ impl WebhookAnswer {
     }
 }
 
-/// The deliveries under way: one that is repeated meanwhile does not run its handler again.
+/// The deliveries under way. A repetition meanwhile does not run the handler again.
 #[derive(Default)]
 pub(super) struct Handling(Mutex<HashSet<[u8; 32]>>);
 

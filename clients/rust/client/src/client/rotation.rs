@@ -84,7 +84,7 @@ impl Client {
         Ok(())
     }
 
-    /// The effect of a limit of rotations. A member who uses it up stops no conversation, but
+    /// The effect of a limit of rotations. A used-up limit stops no conversation for a while, but
     /// nobody keeps a secret from whom it was taken.
     fn not_rotated(&self, session: &Session, entry: &mut Entry) -> Result<()> {
         let now = session.clock.now_ms();
