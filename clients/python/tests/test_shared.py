@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crowd import Crowd
 from live import environment, texts
 
-from blindpipe import Agent, Conversation, FilePins, SharedPins, UsageError
+from blindpipe import Agent, FilePins, SharedPins, UsageError
 from blindpipe.agent import StoreChanged
 from blindpipe.agent.pin_store import StoredTrust
 from blindpipe.core.session import Handled
@@ -48,46 +49,28 @@ def _handled(history: str) -> Iterator[tuple[str, list[tuple[int, int, int]]]]:
 async def test_two_processes_answer_each_message_once_and_in_order(
     cluster: DevCluster, tmp_path: Path
 ) -> None:
-    people = [await cluster.user(f"person-{n}") for n in range(4)]
-    options = await cluster.agent("shared", people[0].client)
-    checking = Agent(options)
-    await checking.check()
-    await checking.close()
-    talks = [await each.client.open_agent(options.agent_id) for each in people]
-    sent = 0
-
-    async def say(times: int) -> None:
-        nonlocal sent
-        for _ in range(times):
-            await asyncio.gather(*(talk.send(f"message {sent}") for talk in talks))
-            sent += 1
-
-    async def until_answered(seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            for talk in talks:
-                while sum(", by " in text for text in await texts(talk)) < sent:
-                    await asyncio.sleep(0.2)
+    crowd = await Crowd.meet(cluster)
 
     async def start(node: int) -> asyncio.subprocess.Process:
-        env = environment(cluster, options)
+        env = environment(cluster, crowd.options)
         env |= {"BLINDPIPE_URL": cluster.nodes[node], "SHARED_DIRECTORY": str(tmp_path)}
         return await asyncio.create_subprocess_exec(sys.executable, SHARER, env=env)
 
     children = [await start(0), await start(1)]
     try:
-        await say(3)
-        await until_answered(20)
+        await crowd.say(3)
+        await crowd.until_answered(20)
         # A process that has conversations is killed, so others must take them.
-        answered_by = (await texts(talks[0]))[-1].rpartition(" ")[2]
+        answered_by = await crowd.answered_by()
         victim = next(child for child in children if str(child.pid) == answered_by)
-        dying = asyncio.create_task(say(6))
+        dying = asyncio.create_task(crowd.say(6))
         await asyncio.sleep(0.3)
         victim.kill()
         await dying
         children.append(await start(0))
-        await until_answered(40)
-        await say(2)
-        await until_answered(20)
+        await crowd.until_answered(40)
+        await crowd.say(2)
+        await crowd.until_answered(20)
         for child in children:
             if child is victim:
                 continue
@@ -97,18 +80,13 @@ async def test_two_processes_answer_each_message_once_and_in_order(
         for child in children:
             if child.returncode is None:
                 child.kill()
-    for talk in talks:
-        answers = [text for text in await texts(talk) if ", by " in text]
-        assert [text.partition(",")[0] for text in answers] == [
-            f"message {n}" for n in range(sent)
-        ]
-    answering = {text.rpartition(" ")[2] for talk in talks for text in await texts(talk)}
+    await crowd.check()
+    answering = {text.rpartition(" ")[2] for talk in crowd.talks for text in await texts(talk)}
     assert len(answering & {str(child.pid) for child in children}) > 1
     for conversation, turns in _handled((tmp_path / "history").read_text()):
         for one, other in zip(turns, turns[1:]):
             assert one[1] <= other[0], (conversation, one, other)
-    for person in people:
-        await person.client.close()
+    await crowd.close()
 
 
 async def test_a_tap_reaches_a_key_that_another_process_has_seen(

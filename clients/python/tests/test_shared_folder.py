@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from live import environment, texts
+from crowd import Crowd
+from live import environment
 
-from blindpipe import Agent, SharedFolder
+from blindpipe import SharedFolder
 from blindpipe.agent import StoreChanged
 from blindpipe.agent.pin_store import StoredTrust
 from blindpipe.core.session import Handled
@@ -115,34 +116,16 @@ async def test_a_long_log_is_written_anew_while_others_read_it(tmp_path: Path) -
 async def test_processes_in_python_and_rust_share_conversations(
     cluster: DevCluster, tmp_path: Path
 ) -> None:
-    people = [await cluster.user(f"person-{n}") for n in range(4)]
-    options = await cluster.agent("shared", people[0].client)
-    checking = Agent(options)
-    await checking.check()
-    await checking.close()
-    talks = [await each.client.open_agent(options.agent_id) for each in people]
-    sent = 0
-
-    async def say(times: int) -> None:
-        nonlocal sent
-        for _ in range(times):
-            await asyncio.gather(*(talk.send(f"message {sent}") for talk in talks))
-            sent += 1
-
-    async def until_answered() -> None:
-        async with asyncio.timeout(40):
-            for talk in talks:
-                while sum(", by " in text for text in await texts(talk)) < sent:
-                    await asyncio.sleep(0.2)
+    crowd = await Crowd.meet(cluster)
 
     async def until_connected() -> None:
         async with asyncio.timeout(40):
-            path = f"/agents/{options.agent_id}"
-            while len((await people[0].client.request("GET", path))["data"]["connections"]) < 2:
+            path = f"/agents/{crowd.options.agent_id}"
+            while len((await crowd.people[0].client.request("GET", path))["data"]["connections"]) < 2:
                 await asyncio.sleep(0.1)
 
     async def start(*command: str | Path, node: int) -> asyncio.subprocess.Process:
-        env = environment(cluster, options) | {"BLINDPIPE_URL": cluster.nodes[node]}
+        env = environment(cluster, crowd.options) | {"BLINDPIPE_URL": cluster.nodes[node]}
         env |= {"SHARED_DIRECTORY": str(tmp_path), "SHARED_STORE": "folder"}
         return await asyncio.create_subprocess_exec(*command, env=env)
 
@@ -154,21 +137,21 @@ async def test_processes_in_python_and_rust_share_conversations(
     children = [await each() for each in starts]
     dead: list[asyncio.subprocess.Process] = []
     try:
-        await say(3)
-        await until_answered()
+        await crowd.say(3)
+        await crowd.until_answered(40)
         for _ in range(2):
             # The process that has a conversation is killed, so that of the other language takes it.
-            answered_by = (await texts(talks[0]))[-1].rpartition(" ")[2]
+            answered_by = await crowd.answered_by()
             victim = next(n for n in range(2) if str(children[n].pid) == answered_by)
             children[victim].kill()
             dead.append(children[victim])
-            await say(3)
-            await until_answered()
-            answered_by = (await texts(talks[0]))[-1].rpartition(" ")[2]
+            await crowd.say(3)
+            await crowd.until_answered(40)
+            answered_by = await crowd.answered_by()
             assert answered_by == str(children[1 - victim].pid)
             children[victim] = await starts[victim]()
-            await say(2)
-            await until_answered()
+            await crowd.say(2)
+            await crowd.until_answered(40)
             await until_connected()
         for child in children:
             child.send_signal(signal.SIGTERM)
@@ -177,10 +160,5 @@ async def test_processes_in_python_and_rust_share_conversations(
         for child in children + dead:
             if child.returncode is None:
                 child.kill()
-    for talk in talks:
-        answers = [text for text in await texts(talk) if ", by " in text]
-        assert [text.partition(",")[0] for text in answers] == [
-            f"message {n}" for n in range(sent)
-        ]
-    for person in people:
-        await person.client.close()
+    await crowd.check()
+    await crowd.close()

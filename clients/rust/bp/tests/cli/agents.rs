@@ -11,6 +11,15 @@ use serde_json::{Value, json};
 
 use crate::support::{Group, Home, cluster, python_is_there, root};
 
+/// Runs the project `echo` as its README says.
+fn running_project(home: &Home) -> Group {
+    let mut run = Command::new("./echo/run");
+    run.current_dir(home.folder.path())
+        .stdout(Stdio::null())
+        .process_group(0);
+    Group(run.spawn().expect("a project"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_made_shown_changed_and_deleted() {
     let home = Home::with_person().await;
@@ -88,11 +97,7 @@ async fn a_project_in_python_answers_at_once() {
         metadata.permissions().mode() & 0o777
     };
     assert_eq!((mode(".env"), mode("run") & 0o100), (0o600, 0o100));
-    let mut run = Command::new("./echo/run");
-    run.current_dir(home.folder.path())
-        .stdout(Stdio::null())
-        .process_group(0);
-    let _agent = Group(run.spawn().expect("a project"));
+    let _agent = running_project(&home);
     let answer = home
         .json(&["send", "echo", "Hello", "--wait", "120"])
         .item();
@@ -128,11 +133,7 @@ async fn a_project_in_typescript_answers_at_once() {
     let sdk = fresh_sdk(&home);
     home.json(&["init", "typescript", "echo", "--sdk", &sdk])
         .item();
-    let mut run = Command::new("./echo/run");
-    run.current_dir(home.folder.path())
-        .stdout(Stdio::null())
-        .process_group(0);
-    let _agent = Group(run.spawn().expect("a project"));
+    let _agent = running_project(&home);
     let answer = home
         .json(&["send", "echo", "Hello", "--wait", "240"])
         .item();

@@ -198,20 +198,35 @@ impl Scene {
         assert!(ended.success(), "an orderly end");
     }
 
+    fn stop_all(&mut self) {
+        while !self.children.is_empty() {
+            self.stop(0);
+        }
+    }
+
     fn kill(&mut self, child: usize) {
         let mut child = self.children.remove(child);
         child.kill().expect("killed");
         child.wait().expect("its end");
     }
 
-    /// Each message has one answer, in order, and no conversation was in two processes at once.
-    async fn check(&self) {
-        let mut answering = BTreeSet::new();
+    /// The answers of each conversation, which are one to each message, in order.
+    async fn ordered_answers(&self) -> Vec<Vec<String>> {
+        let sent: Vec<_> = (0..self.sent).map(|n| format!("message {n}")).collect();
+        let mut found = Vec::new();
         for talk in &self.talks {
             let all = answers(talk).await;
             let answered = all.iter().filter_map(|text| text.split(',').next());
-            let sent: Vec<_> = (0..self.sent).map(|n| format!("message {n}")).collect();
             assert_eq!(answered.collect::<Vec<_>>(), sent);
+            found.push(all);
+        }
+        found
+    }
+
+    /// Each message has one answer, in order, and no conversation was in two processes at once.
+    async fn check(&self) {
+        let mut answering = BTreeSet::new();
+        for all in self.ordered_answers().await {
             answering.extend(all.iter().map(|text| by(text).to_owned()));
         }
         assert!(answering.len() > 1, "one process has answered all");
@@ -298,9 +313,7 @@ async fn processes_that_die_join_and_leave_answer_each_message_once_and_in_order
     scene.stop(0);
     scene.say(2).await?;
     scene.until_answered(PATIENCE).await;
-    while !scene.children.is_empty() {
-        scene.stop(0);
-    }
+    scene.stop_all();
     scene.check().await;
     Ok(())
 }
@@ -320,15 +333,8 @@ async fn a_frozen_process_loses_its_conversations_and_answers_nothing_twice() ->
     scene.signal(owner, "-CONT");
     scene.say(2).await?;
     scene.until_answered(PATIENCE).await;
-    while !scene.children.is_empty() {
-        scene.stop(0);
-    }
-    for talk in &scene.talks {
-        let all = answers(talk).await;
-        let answered = all.iter().filter_map(|text| text.split(',').next());
-        let sent: Vec<_> = (0..scene.sent).map(|n| format!("message {n}")).collect();
-        assert_eq!(answered.collect::<Vec<_>>(), sent);
-    }
+    scene.stop_all();
+    scene.ordered_answers().await;
     Ok(())
 }
 
@@ -349,9 +355,7 @@ async fn a_node_that_dies_leaves_each_message_answered_once_and_in_order() -> Re
         scene.say(3).await?;
         scene.until_answered(PATIENCE).await;
     }
-    while !scene.children.is_empty() {
-        scene.stop(0);
-    }
+    scene.stop_all();
     scene.check().await;
     Ok(())
 }
