@@ -2,6 +2,16 @@
 //! `stream.sync`. They run in turn beside the session, so a slow Postgres or Redis holds up no
 //! ack, no heartbeat and no event. Sends wait for the notices before them, so a stream's message
 //! follows its deltas.
+//!
+//! A notice that waits for nothing runs at once, so a queue forms only behind a slow store. At its
+//! bound the socket is not read, and silence is ignored. Refusing frames there would lose deltas of
+//! a healthy client. A task per frame would let deltas overtake each other, and a queue per stream
+//! would buy little, since all of them ask the same Postgres.
+//!
+//! A session that ends finishes its notices for up to a second, unless its credential was revoked:
+//! others wait for the end of typing and of streams. `auth.renew` is no notice, because it decides
+//! which later frames are allowed. A later frame may be answered before an earlier notice is
+//! refused; the interface orders answers by `ref`.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
