@@ -9,7 +9,7 @@ const FANOUT: &str = "loadtest fanout";
 const WEBHOOKS: &str = "loadtest webhooks";
 const IDLE: &str = "loadtest idle";
 const SIZE: &str = "loadtest size --rows 10000000";
-const STATEMENTS: &str = "ADR 63, WAL per statement";
+const STATEMENTS: &str = "docs/measurements.md, WAL per statement";
 const BUDGET: &str = "paper: budgets of buffers, and some more";
 const PAPER: &str = "paper: keys of the directory and the slots";
 

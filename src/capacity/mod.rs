@@ -220,11 +220,11 @@ fn walls(need: &Need) -> Vec<&'static str> {
     let walls = [
         (
             need.cores.postgres > 32.0 || need.wal_mib_per_second > 200.0,
-            "Postgres: one server does not write this. More than one database: ADR 85.",
+            "Postgres: one server does not write this. More than one database: docs/roadmap.md.",
         ),
         (
             need.messages_gib_per_year + need.entries_gib > 16.0 * 1024.0,
-            "Disk: a year is more than one server of Postgres should hold. More than one database: ADR 85.",
+            "Disk: a year is more than one server of Postgres should hold. More than one database: docs/roadmap.md.",
         ),
         (
             need.postgres_connections > 500.0,
