@@ -4,7 +4,7 @@
 --
 -- A new table has no right until it has a line here. A test derives the lines from the statements and says which line
 -- is missing or grants too much. Nothing here may grant update, delete or truncate on an append-only table; the rare
--- exception is a `security definer` function that belongs to the owner.
+-- exception is a `security definer` function that belongs to the owner. Why: ADR 40.
 
 revoke all on all tables in schema public from :"serving_role";
 revoke all on all sequences in schema public from :"serving_role";

@@ -5,6 +5,8 @@
 //! is the user whose data it is. For a group it is the group: a row per member and read would be
 //! hundreds. The lock on the end of a subject's chain is held for the commit only, because the row
 //! is the last thing that a transaction writes.
+//!
+//! Why: ADR 35.
 
 pub use blindpipe_protocol::access_log::AccessKind;
 

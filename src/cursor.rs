@@ -1,4 +1,6 @@
 //! The cursor, a place in an inbox. Clients use the same string on sockets, polls and webhooks.
+//!
+//! Why: ADR 6.
 
 use blindpipe_protocol::cursor::BadCursor;
 pub use blindpipe_protocol::cursor::Cursor;

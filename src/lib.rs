@@ -51,6 +51,8 @@
 //!
 //! Three rules hold everywhere. Postgres is the truth and Redis only hints. A node publishes after
 //! the commit. Each request's own query reads whether its credential is still valid.
+//!
+//! Why: ADR 22.
 
 pub(crate) mod access_log;
 pub(crate) mod app;

@@ -2,6 +2,8 @@
 //! again. A task that ends by itself is logged and counted, and ends.
 //!
 //! Every task of the server begins here. A test lists the few exceptions with their reasons.
+//!
+//! Why: ADR 20.
 
 use std::{any::Any, panic::AssertUnwindSafe, time::Duration};
 

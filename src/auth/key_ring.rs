@@ -7,6 +7,8 @@
 //! - [`MacKeyRing`] for a value that proves itself: `secret.derive("refresh token")`.
 //! - [`SealingKeys`] for a value that is encrypted and stored. Store the [`KeyId`] beside it, and
 //!   later ask for the key with that id.
+//!
+//! Why: ADR 17.
 
 use std::{fmt, sync::Arc};
 

@@ -9,6 +9,8 @@
 //!
 //! For an agent's token, [`agent::AgentTokens::recognise`] is the first check, and
 //! [`agent::AgentToken::verify`] the second.
+//!
+//! Why: ADR 11.
 
 pub mod agent;
 pub(crate) mod caller;

@@ -6,6 +6,8 @@
 //! token and its value carries another, both under keys derived from the server's secret. A reader
 //! of Redis learns no token, and a writer cannot forge a proof. An entry proves that a token is
 //! genuine, never that it is still valid.
+//!
+//! Why: ADR 15.
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The refresh cookie. A token is a session, a generation and a MAC over both, so no token is
 //! stored. It is valid if its generation is the session's, and every node derives its successor.
+//!
+//! Why: ADR 17.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};

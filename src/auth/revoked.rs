@@ -1,6 +1,8 @@
 //! Credentials that are known to be revoked. A claim is charged before Postgres is asked, so
 //! without this list a stolen token could use up its victim's budget. The list only adds refusals:
 //! Postgres alone decides that a credential is valid.
+//!
+//! Why: ADR 11.
 
 use std::time::Duration;
 

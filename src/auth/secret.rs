@@ -1,4 +1,6 @@
 //! Slow hashes off the async threads, and MACs.
+//!
+//! Why: ADR 15.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,4 +1,6 @@
 //! Long work in small batches, beside which others go on.
+//!
+//! Why: ADR 20.
 
 use std::time::Duration;
 

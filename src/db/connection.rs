@@ -1,4 +1,6 @@
 //! A connection and its statements.
+//!
+//! Why: ADR 64.
 
 use std::{
     sync::{

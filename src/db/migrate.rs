@@ -3,6 +3,8 @@
 //!
 //! Nodes of the build before serve meanwhile. Statements queue behind a migration that waits for a
 //! lock, so it waits a quarter of a second and then lets them pass before it tries again.
+//!
+//! Why: ADR 23, ADR 40.
 
 use std::{collections::BTreeSet, time::Duration};
 

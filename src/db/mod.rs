@@ -2,6 +2,8 @@
 //!
 //! Every query has a deadline (`statement_timeout`), and so has every wait for a connection.
 //! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
+//!
+//! Why: ADR 1, ADR 64.
 
 pub mod batches;
 mod connection;

@@ -2,6 +2,8 @@
 //!
 //! Delivery carries them between nodes and queues them for subscriptions. Only the feature that
 //! made a key understands it ([`EphemeralHandler`]).
+//!
+//! Why: ADR 18.
 
 use std::{any::Any, collections::VecDeque, sync::Arc};
 

@@ -1,6 +1,8 @@
 //! Events that arrive before their turn. Hints of several nodes overtake each other, so a missing
 //! event most likely arrives within milliseconds. Reading the inbox at once would be a query per
 //! subscription of a lively conversation.
+//!
+//! Why: ADR 7.
 
 use std::{collections::BTreeMap, time::Duration};
 

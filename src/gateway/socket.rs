@@ -1,5 +1,7 @@
 //! A WebSocket with the gateway's rules: bounded queues, a deadline for every write, a code for
 //! every close.
+//!
+//! Why: ADR 19, ADR 26.
 
 use std::{
     future::poll_fn,

@@ -1,5 +1,7 @@
 //! The client of a request: its address, its transport and its origin. The edge decides them once
 //! per request, before the route.
+//!
+//! Why: ADR 61.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},

@@ -2,6 +2,8 @@
 //!
 //! A request passes the listener and TLS ([`listener`]), its id and log line ([`trace`]), its
 //! client ([`client`]), and then the route.
+//!
+//! Why: ADR 26.
 
 pub(crate) mod answer;
 mod answers;

@@ -4,6 +4,8 @@
 //! `PROXY_PROTOCOL_FROM` lists the balancers. The header of a listed peer is required, because
 //! otherwise a client that reached the node past the balancer would share its address. The header of
 //! any other peer is refused, because it could name any address.
+//!
+//! Why: ADR 61.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 

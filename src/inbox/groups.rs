@@ -5,6 +5,8 @@
 //! hash. A socket is given an event only if no other socket has an unfinished event of the same
 //! conversation. So a conversation moves when its old owner has acked, or when the lease of the old
 //! owner has ended.
+//!
+//! Why: ADR 97.
 
 use std::collections::HashSet;
 

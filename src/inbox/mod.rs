@@ -5,6 +5,8 @@
 //! transaction's events right before its commit ([`append_all`]) and publishes the deliveries after
 //! it. Sockets, polls and webhooks all move a cursor over this sequence. An ack moves the durable
 //! cursor, which an agent has once and a user once per device.
+//!
+//! Why: ADR 3, ADR 4.
 
 mod acks;
 pub(crate) mod groups;

@@ -3,6 +3,8 @@
 //!
 //! A committed job runs at least once, whichever nodes die. A job that fails waits longer each time
 //! and never delays others. A job that expires is not done any more.
+//!
+//! Why: ADR 20.
 
 pub mod queue;
 pub mod retention;

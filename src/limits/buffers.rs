@@ -3,6 +3,8 @@
 //!
 //! The node has one budget, and each owner (a principal, or an address without one) has an eighth
 //! of it. Small pieces are not counted: [`FREE_BYTES`] says where counting begins.
+//!
+//! Why: ADR 26.
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 

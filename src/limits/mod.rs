@@ -6,6 +6,8 @@
 //! a call of its own, all at the same time. A denial there refunds the other charges. When Redis is
 //! away each node applies its local share (limit ÷ live nodes), so the limiter never fails open.
 //! Login locks and code tries live in Postgres.
+//!
+//! Why: ADR 13.
 
 pub(crate) mod address;
 mod batcher;

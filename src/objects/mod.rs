@@ -12,6 +12,8 @@
 //! - [`links`]: signed addresses.
 //! - [`places`]: who uploads to the node at once.
 //! - [`events`]: data of events that is too large for a webhook.
+//!
+//! Why: ADR 36.
 
 pub mod backend;
 mod events;

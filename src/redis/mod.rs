@@ -3,6 +3,8 @@
 //! No call waits longer than `REDIS_TIMEOUT_MS`. Five failures in a row open the breaker, and then
 //! a call each second tries again; heartbeats go out all the same. Callers treat an `Err` as "away"
 //! and have a fallback of their own.
+//!
+//! Why: ADR 1.
 
 mod inspection;
 pub(crate) mod keys;

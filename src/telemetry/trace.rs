@@ -5,6 +5,8 @@
 //! turns of webhooks.
 //!
 //! A span names an operation. It has no id of a user, no address, no payload and no secret.
+//!
+//! Why: ADR 88.
 
 use std::{
     fmt,

@@ -5,6 +5,8 @@
 //! statement appends the events to the inboxes right before the commit. So a transaction locks
 //! inboxes last and in order. Sockets and other nodes are notified after the commit. A publication
 //! never fails a request, because the sweep finds everything that is lost on the way.
+//!
+//! Why: ADR 2.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 

@@ -5,6 +5,8 @@
 //! pooled connection is used only if its address is among them. Redirects are answers like others.
 //! Proxies of the environment and compressed bodies do not exist here. A single deadline covers
 //! everything from the name to the last byte.
+//!
+//! Why: ADR 30.
 
 mod address;
 mod connection;

@@ -8,6 +8,8 @@
 //!   socket is open, for example once its client has authenticated.
 //!
 //! The handshake, deadlines and bounds of the queue are the caller's.
+//!
+//! Why: ADR 19.
 
 mod decoder;
 mod frame;

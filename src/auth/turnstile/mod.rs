@@ -2,6 +2,8 @@
 //!
 //! A token passes only if the service says so explicitly and in time. A call whose answer was lost
 //! is repeated once under its idempotency key, so it costs the human no second token.
+//!
+//! Why: ADR 21.
 
 mod places;
 

@@ -3,6 +3,8 @@
 //!
 //! A node leases its entries, and asserts each once a minute. A node that died is in them until its
 //! leases end.
+//!
+//! Why: ADR 67.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

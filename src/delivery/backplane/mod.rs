@@ -8,6 +8,8 @@
 //! receiver knows of a loss with the next message. Where none follows, the sender says its last
 //! number. Each node sends itself a probe every second. If the probe stays away, the node
 //! subscribes anew and looks at all inboxes meanwhile.
+//!
+//! Why: ADR 67.
 
 mod directory;
 pub(crate) mod messages;

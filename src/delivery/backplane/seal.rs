@@ -6,6 +6,8 @@
 //! channel. The MAC covers them, the channel and the text, so a message cannot be changed or moved.
 //! A receiver takes each number of a sender and channel a single time, so a message cannot be
 //! repeated. A number that it passes over is a message that was lost.
+//!
+//! Why: ADR 28.
 
 use std::{
     collections::HashMap,

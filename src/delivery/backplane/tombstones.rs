@@ -5,6 +5,8 @@
 //!
 //! A tombstone names a credential and the reason, and carries a MAC under a key derived from the
 //! server's secret. So a writer to Redis cannot revoke anything.
+//!
+//! Why: ADR 6.
 
 use std::{sync::Arc, time::Duration};
 

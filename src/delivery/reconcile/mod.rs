@@ -5,6 +5,8 @@
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
 //! makes [rounds] over the subscriptions, in pieces and at a pace. The third publishes what a dead node
 //! left [unpublished].
+//!
+//! Why: ADR 7.
 
 pub(crate) mod rounds;
 pub(super) mod store;

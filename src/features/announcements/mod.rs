@@ -4,6 +4,8 @@
 //! that it is about. The change commits alone, whatever the audience. Each recipient gets the event
 //! exactly once, also when a node dies in the middle. A recipient gets the announcements of one
 //! principal in the order of their commits. Their order among other events is open.
+//!
+//! Why: ADR 20.
 
 mod store;
 

@@ -9,6 +9,8 @@
 //! The order matters. Everybody who still shares a conversation is told of a removed key first. The
 //! devices of its messages are forgotten before it leaves. An agent whose relation has ended gets no
 //! event of the conversation. The ids of devices elsewhere go with the key backups, after the grace.
+//!
+//! Why: ADR 20.
 
 use crate::{
     error::Result,

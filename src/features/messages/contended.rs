@@ -4,6 +4,8 @@
 //! They are committed in batches of many conversations. A batch that meets a lock is halved, down to
 //! a single conversation; a commit doubles it again. So the sends to a popular agent are as fast as
 //! before once the lock is gone, and one that stays locked ends up alone.
+//!
+//! Why: ADR 9.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},

@@ -1,5 +1,7 @@
 //! The writer: gathers admitted sends, commits them batch by batch, answers each and publishes the
 //! stored ones.
+//!
+//! Why: ADR 9.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -3,6 +3,8 @@
 //! The page shares its address with the cookie of `/auth`. So it runs in a sandbox: its scripts have
 //! an origin of their own, may connect to nothing and store nothing. The document comes as a script,
 //! because a sandbox may not fetch it.
+//!
+//! Why: ADR 61.
 
 use axum::{
     extract::State,

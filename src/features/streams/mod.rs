@@ -6,6 +6,8 @@
 //!
 //! Nothing durable depends on it. A stream whose state is lost is begun again by its client, or
 //! ends for its listeners after a minute ([`heard`]).
+//!
+//! Why: ADR 18.
 
 mod frames;
 mod heard;

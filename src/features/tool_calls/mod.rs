@@ -11,6 +11,8 @@
 //! `store/requests.rs` makes calls or finds them, `store/judge.rs` decides under which grant a call
 //! may run, `store/responses.rs` takes a device's claim or answer, and `store/ends.rs` ends calls by
 //! deadline, revocation or age. `rules.rs` judges without rows.
+//!
+//! Why: ADR 31.
 
 pub(crate) mod http;
 mod rules;

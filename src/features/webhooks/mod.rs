@@ -14,6 +14,8 @@
 //!
 //! The [`dispatcher`] works off the turns and makes the attempts; [`rules`] decides after an
 //! attempt whether and when the next one follows.
+//!
+//! Why: ADR 41.
 
 mod client;
 pub mod dispatcher;

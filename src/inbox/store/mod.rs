@@ -1,4 +1,6 @@
 //! The rows of inboxes and of their readers.
+//!
+//! Why: ADR 5.
 
 mod acks;
 mod append;

@@ -8,6 +8,8 @@
 //! two heartbeats. If there are too many then, the newest are closed. While Redis is away a node
 //! admits the connections that its own count allows, and asserts them afterwards. Asserting many
 //! slots takes a while, so a task does it beside the heartbeat.
+//!
+//! Why: ADR 13.
 
 mod lease;
 mod shown;

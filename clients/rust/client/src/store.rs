@@ -1,4 +1,6 @@
 //! Where a client keeps what it must not forget.
+//!
+//! Why: ADR 74.
 
 use std::{
     fs,

@@ -2,6 +2,8 @@
 //!
 //! This crate does no input or output and has no clock: bytes, times and chance are passed in.
 //! `docs/encryption.md` describes the scheme byte by byte, and what it does not protect.
+//!
+//! Why: ADR 50.
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 

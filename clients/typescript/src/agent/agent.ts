@@ -1,4 +1,8 @@
-/** An agent: what comes is opened and handled in order, and answered exactly once. */
+/**
+ * An agent: it opens and handles events in order, and answers each exactly once.
+ *
+ * Why: ADR 74.
+ */
 import { newUlid } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import type { Principal } from "../e2ee/keys.js";

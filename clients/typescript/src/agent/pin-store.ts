@@ -1,4 +1,8 @@
-/** Where an agent keeps what it has learned about others' keys, and what it has handled. */
+/**
+ * Where an agent keeps the keys of others, and the events that it has handled.
+ *
+ * Why: ADR 74.
+ */
 import { crc32, fromHex, hex, idBytes, isId, ulid, utf8 } from "../e2ee/bytes.js";
 import { namedPrincipal, principalName } from "../e2ee/keys.js";
 import { type EpochMarks, MAX_MESSAGE_AGE_MS } from "../e2ee/room.js";

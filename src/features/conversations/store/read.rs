@@ -1,3 +1,7 @@
+//! Reads of conversations: one, and the caller's list.
+//!
+//! Why: ADR 43.
+
 use blindpipe_protocol::conversations::Role;
 use tokio_postgres::Row;
 

@@ -1,4 +1,7 @@
-"""An agent: it opens and handles events in order, and answers each exactly once."""
+"""An agent: it opens and handles events in order, and answers each exactly once.
+
+Why: ADR 74.
+"""
 
 from __future__ import annotations
 

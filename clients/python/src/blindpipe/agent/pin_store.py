@@ -1,4 +1,7 @@
-"""The stores in which an agent keeps the keys of others."""
+"""The stores in which an agent keeps the keys of others.
+
+Why: ADR 74.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 //! The protocol is a few messages of JSON-RPC for a server that has tools alone, so no library is
 //! needed. A client that speaks the stateless protocol of 2026 asks `server/discover` first, and goes
 //! on with `initialize` where that is not known.
+//!
+//! Why: ADR 99.
 
 mod http;
 mod pipes;

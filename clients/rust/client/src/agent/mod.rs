@@ -2,6 +2,8 @@
 //!
 //! A run is one future. To drop it has the effect of a crash: no event is lost, and no reply is
 //! doubled when the agent runs again.
+//!
+//! Why: ADR 74.
 
 mod approvals;
 mod builder;
