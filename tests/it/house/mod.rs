@@ -2,6 +2,7 @@
 
 mod capacity;
 mod catalogues;
+mod decisions;
 mod doctor;
 mod grants;
 mod jobs;
