@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance app image image-loadtest schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -115,8 +115,11 @@ image-loadtest: ## build the image of the load generator, for the chart's load t
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build $(BASES) --target loadtest --tag $(IMAGE) .
 
+generate: toolchain ## renew all generated files: API documents, settings, schema, the clients' types, chart
+	@CARGO=$(CARGO) TARGET=$(TARGET) PYTHON=$(or $(PYTHON),python3) scripts/generate
+
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
-	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump
+	@UPDATE_SCHEMA=1 $(CARGO) test --locked --workspace --test it the_committed_dump
 
 # Licences, bans and sources are also held by a test among the units, without any tool.
 deps: toolchain ## licences, bans and known advisories of the dependencies
@@ -144,9 +147,8 @@ autobahn: toolchain ## the WebSocket suite of the Autobahn project against the s
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
 	@exec $(TARGET)/$(BUILD)/devcluster autobahn
 
-measure: ## how long files and functions are (lines), in the server and in everything else
-	@for of in "src" "crates clients/rust examples loadtest/src tests"; do echo "$$of:"; \
-	find $$of -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"; done
+measure: ## how long files and functions are, and the counts that may only shrink (SINCE=revision: its commits too)
+	@scripts/measure $(SINCE)
 
 clean-dev: ## remove .dev: the private Postgres and Redis with all their data
 	@if [ -x $(TARGET)/debug/devcluster ]; then exec $(TARGET)/debug/devcluster clean; \
@@ -157,31 +159,3 @@ toolchain:
 	@command -v $(CARGO) >/dev/null || { echo "There is no Rust toolchain here. Get one from https://rustup.rs:" >&2; \
 	    echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "There is no C compiler here (the crypto library needs one). Debian: apt install gcc libc6-dev" >&2; exit 1; }
-
-# Prints `file N name` per file and `function N name` per function (from `fn` to the brace at its own indentation).
-define MEASURE
-FNR == 1 { if (name) print "file", lines, name; name = FILENAME; inside = 0 }
-{ lines = FNR }
-!inside && /^ *(pub(\([a-z]+\))? )?(const )?(async )?fn / && !/;$$/ && !/}$$/ {
-    match($$0, /^ */); depth = RLENGTH; start = FNR; inside = 1; label = $$0
-    sub(/.*fn /, "", label); sub(/[(<].*/, "", label); next
-}
-# A declaration without a body.
-inside && /^ *\).*;$$/ { match($$0, /^ */); if (RLENGTH == depth) inside = 0; next }
-inside && /^ *}/ { match($$0, /^ */); if (RLENGTH == depth) { print "function", FNR - start + 1, FILENAME ":" label; inside = 0 } }
-END { print "file", lines, name }
-endef
-export MEASURE
-
-define QUANTILES
-{ n[$$1]++; size[$$1, n[$$1]] = $$2; what[$$1, n[$$1]] = $$3 }
-END {
-    split("file function", kinds, " ")
-    for (k = 1; k <= 2; k++) {
-        kind = kinds[k]; if (!n[kind]) continue
-        printf "%d %ss: median %d, 95%% below %d lines; the longest:\n", n[kind], kind, size[kind, int((n[kind] + 1) / 2)], size[kind, int(n[kind] * 0.95 + 0.5)]
-        for (i = n[kind]; i > n[kind] - 5 && i > 0; i--) printf "%8d  %s\n", size[kind, i], what[kind, i]
-    }
-}
-endef
-export QUANTILES
