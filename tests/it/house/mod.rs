@@ -8,6 +8,7 @@ mod grants;
 mod jobs;
 mod layers;
 mod logs;
+mod maps;
 mod measures;
 mod migrations;
 mod object_store;
