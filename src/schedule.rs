@@ -57,7 +57,7 @@ pub struct Schedule {
     pub files_bytes_alert: u64,
     /// Whether the digests of the access log go to the store as well.
     pub publishes_digests: bool,
-    /// How many times as often as ordered the upkeep runs.
+    /// Factor on the frequency of periodic jobs.
     pub upkeep_speed: u32,
     /// The keys that webhook secrets are sealed under.
     pub webhook_seal: SecretSeal,

@@ -181,8 +181,8 @@ settings! {
     /// Accept `localhost` as the public address and the public Turnstile test keys in production,
     /// to try a cluster in containers.
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
-    /// How many times as often as ordered the upkeep runs (what is over is forgotten, due keys are
-    /// retired). Tests see an hour of it in seconds.
+    /// Factor on the frequency of periodic jobs. For tests, which see an hour of it in seconds; 1 in
+    /// production.
     upkeep_speed: Bounded<1, 3600> = "UPKEEP_SPEED", Some("1");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");

@@ -1,4 +1,4 @@
-//! The subscriptions of this node.
+//! The hub: finds the subscriptions of a principal or a credential, wakes and ends them.
 //!
 //! A subscription is a local reader of an inbox: a socket, or a poll that waits.
 
@@ -35,7 +35,7 @@ const FENCE_AFTER: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriptionChange(pub Uuid);
 
-/// The subscriptions of this node, by their principal and by their credential.
+/// The tables behind the hub.
 #[derive(Default)]
 struct Subscriptions {
     by_principal: HashMap<Uuid, Vec<Arc<Subscription>>>,
@@ -70,7 +70,7 @@ fn remove(
     is_empty
 }
 
-/// The subscriptions of this node; clones share them.
+/// The subscriptions of this node. Clones share them.
 #[derive(Clone)]
 pub struct Hub {
     subscriptions: Arc<Mutex<Subscriptions>>,

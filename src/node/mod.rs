@@ -66,9 +66,9 @@ pub struct Node {
 /// The running parts of a node, and the handles that end them.
 #[derive(Default)]
 struct Tasks {
-    /// Ends the public listener.
     /// Cancelled when a drain begins.
     draining: CancellationToken,
+    /// Ends the public listener.
     closing: CancellationToken,
     /// Ends everything else.
     stopping: CancellationToken,

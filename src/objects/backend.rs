@@ -59,7 +59,7 @@ pub(super) struct Bucket {
     pub(super) http: reqwest::Client,
     /// Headers that a PUT must have.
     pub(super) put_headers: &'static [(&'static str, &'static str)],
-    /// Takes large objects in parts; none for stores without an end of what is left behind.
+    /// Multipart uploads. `None` if the store cannot abort an abandoned upload.
     pub(super) parts: Option<PartStore>,
     /// Whether clients get addresses of the store.
     direct: bool,
@@ -306,7 +306,7 @@ impl Bucket {
     }
 }
 
-/// Waits for a step of the store, [`STORE_TIMEOUT`] at most; none for what is not there.
+/// Bounds a call to the store by [`STORE_TIMEOUT`]. Maps "not found" to `None`.
 pub(super) async fn within<T>(
     step: impl Future<Output = object_store::Result<T>>,
 ) -> Result<Option<T>> {

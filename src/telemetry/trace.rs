@@ -1,4 +1,4 @@
-//! Traces: the place of a piece of work in the work of others, after W3C Trace Context.
+//! Distributed tracing with W3C Trace Context.
 //!
 //! A node that exports nothing makes no span here, and asks a single flag to know it. A node that
 //! exports makes spans for the sampled requests only. Their contexts travel with hints, jobs and

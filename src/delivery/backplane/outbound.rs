@@ -215,8 +215,8 @@ impl<P: PubSub> PubSubWorker<P> {
         addressed.collect()
     }
 
-    /// The text of a message for those of its principals with these places in it, and the inboxes to
-    /// look at if the text is lost.
+    /// Encodes the message for the recipients at `concerned`, which are positions in its list. Also
+    /// returns the inboxes to read if the message is lost.
     fn encode(&self, content: &Content, concerned: &[usize]) -> Option<(String, Arc<[Uuid]>)> {
         match content {
             Content::Hint {

@@ -1,9 +1,9 @@
-//! Announcements: events for an audience without a bound, told by a job in pieces.
+//! Announcements: events for an audience without a bound, which a job publishes in pieces.
 //!
-//! Promises: an event for everybody who has to do with a user or an agent never delays the change
-//! that it is about. The change commits alone, whatever the audience. Each recipient gets the event
-//! exactly once, also when a node dies in the middle. A recipient gets the announcements of one
-//! principal in the order of their commits. Their order among other events is open.
+//! Promises: fan-out to a large audience never delays the change itself. The change commits alone.
+//! Each recipient gets the event exactly once, also when a node dies in the middle. A recipient
+//! gets the announcements of one principal in the order of their commits. Their order among other
+//! events is open.
 //!
 //! Why: ADR 20.
 

@@ -225,9 +225,8 @@ pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<
     Ok(ended)
 }
 
-/// Whether a login proves that it comes from a device that the user knows: by that device's refresh
-/// cookie, current or ended, or by a passkey that was used there. The id of a device proves
-/// nothing, because contacts can read it.
+/// Returns `true` if the login carries proof of a known device: its refresh cookie (also an ended
+/// one) or a passkey used there. The id of a device proves nothing, because contacts can read it.
 pub async fn is_known(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
     if new.cookie.is_none() && new.passkey.is_none() {
         return Ok(false);

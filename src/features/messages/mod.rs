@@ -1,4 +1,4 @@
-//! Messages: the one send path (REST, frames, later webhook replies) and its idempotency.
+//! Messages: the one send path (REST, frames, replies to webhooks) and its idempotency.
 //!
 //! Promises: an answered send is durable. `seq` is gapless per conversation in commit order. An id
 //! sends one message within 24 hours, however often and wherever it is repeated. A send is stored

@@ -143,8 +143,8 @@ async fn hold_users(tx: &Tx, id: ConversationId) -> Result<Vec<Uuid>> {
     Ok(rows.iter().map(|row| row.get("principal_id")).collect())
 }
 
-/// Some conversations with marks that have waited to be told for longer than gathering takes, after
-/// the last one seen. The node that gathered them has died, or Postgres was away.
+/// Conversations with read marks that should have been published already, after the last one seen.
+/// The node that gathered them has died, or Postgres was away.
 pub async fn conversations_with_untold_marks(
     db: &Db,
     after: Option<ConversationId>,
