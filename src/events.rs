@@ -225,8 +225,11 @@ mod tests {
 
     #[test]
     fn an_encoded_event_tells_its_name_and_conversation() {
-        let (id, at) = (EventId(uuid::Uuid::from_u128(1)), DateTime::UNIX_EPOCH);
-        let conversation = Some(ConversationId(uuid::Uuid::from_u128(2)));
+        let (id, at) = (
+            EventId::from_bytes(1_u128.to_be_bytes()),
+            DateTime::UNIX_EPOCH,
+        );
+        let conversation = Some(ConversationId::from_bytes(2_u128.to_be_bytes()));
         for conversation in [conversation, None] {
             let data = r#"{"conversation_id":"x"}"#;
             let encoded = encoded(id, "grant.decided", conversation, at, data);
@@ -240,10 +243,10 @@ mod tests {
 
     #[test]
     fn a_message_that_is_written_by_hand_reads_as_its_type() {
-        let agent = Principal::Agent(crate::ids::AgentId(uuid::Uuid::from_u128(7)));
+        let agent = Principal::Agent(crate::ids::AgentId::from_bytes(7_u128.to_be_bytes()));
         let message = Message {
-            id: MessageId(uuid::Uuid::from_u128(1)),
-            conversation: ConversationId(uuid::Uuid::from_u128(2)),
+            id: MessageId::from_bytes(1_u128.to_be_bytes()),
+            conversation: ConversationId::from_bytes(2_u128.to_be_bytes()),
             seq: 3,
             sender: agent,
             device_id: None,
@@ -251,8 +254,8 @@ mod tests {
             deletion: None,
             recipients: Some(&[agent.wire_id()]),
             client_message_id: None,
-            in_reply_to: Some(MessageId(uuid::Uuid::from_u128(4))),
-            refs: Some(&[MessageId(uuid::Uuid::from_u128(5))]),
+            in_reply_to: Some(MessageId::from_bytes(4_u128.to_be_bytes())),
+            refs: Some(&[MessageId::from_bytes(5_u128.to_be_bytes())]),
             hop: 1,
             created_at: DateTime::UNIX_EPOCH,
         };

@@ -190,7 +190,7 @@ impl AgentTokens {
         let key = self.key.mac(&[token.as_bytes()]);
         if let Some(claim) = self.verified.get(&key).await {
             metrics::token_seen("remembered");
-            if self.revoked.has(claim.token.0) {
+            if self.revoked.has(claim.token.into()) {
                 return Err(Code::AgentTokenInvalid.into());
             }
             if self.renewed.entry(key).or_insert(()).await.is_fresh() {
@@ -325,7 +325,7 @@ impl AgentToken {
             .await?
             .is_none()
         {
-            revoked.mark_revoked(self.token.0).await;
+            revoked.mark_revoked(self.token.into()).await;
             return Err(Code::AgentTokenInvalid.into());
         }
         Ok(Agent {
@@ -366,7 +366,7 @@ where
         let claim = tokens.recognise(token, ip).await?;
         tokens.used.note(claim.token);
         if let Some(account) = parts.extensions.get::<ByteAccount>() {
-            account.set_owner(Owner::Principal(claim.agent.0));
+            account.set_owner(Owner::Principal(claim.agent.into()));
         }
         let named = RawPathParams::from_request_parts(parts, state)
             .await

@@ -144,11 +144,7 @@ impl AccessTokens {
             revoked,
         };
         let probe = tokens
-            .sign(
-                UserId(uuid::Uuid::nil()),
-                "start",
-                SessionId(uuid::Uuid::nil()),
-            )
+            .sign(UserId::NIL, "start", SessionId::NIL)
             .map_err(|error| format!("{error:?}"))?;
         tokens
             .verify(&probe)
@@ -185,7 +181,7 @@ impl AccessTokens {
     pub fn verify(&self, token: &str) -> Result<Arc<Claims>> {
         let claims = self
             .decode(token)
-            .filter(|claims| !self.revoked.has(claims.sid.0))
+            .filter(|claims| !self.revoked.has(claims.sid.into()))
             .ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
         if late > LEEWAY_SECONDS {

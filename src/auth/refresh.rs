@@ -6,7 +6,6 @@
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use cookie::Cookie;
-use uuid::Uuid;
 
 use super::key_ring::MacKeyRing;
 use crate::{auth::server_secret::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_TTL};
@@ -26,7 +25,7 @@ impl RefreshTokens {
     /// The `Set-Cookie` for a generation of a session.
     pub fn cookie(&self, session: SessionId, generation: i32) -> HeaderValue {
         let mut token = [0; 52];
-        token[..16].copy_from_slice(session.0.as_bytes());
+        token[..16].copy_from_slice(session.as_bytes());
         token[16..20].copy_from_slice(&generation.to_be_bytes());
         let mac = self.0.sign(&[&token[..20]]);
         token[20..].copy_from_slice(&mac);
@@ -64,8 +63,8 @@ impl RefreshTokens {
         }
         let token: [u8; 52] = BASE64.decode(cookie.value()).ok()?.try_into().ok()?;
         let genuine = self.0.verify(&[&token[..20]], &token[20..]);
-        let session = Uuid::from_slice(&token[..16]).ok()?;
+        let session = SessionId::from_bytes(*token.first_chunk()?);
         let generation = i32::from_be_bytes(token[16..20].try_into().ok()?);
-        genuine.then_some((SessionId(session), generation))
+        genuine.then_some((session, generation))
     }
 }

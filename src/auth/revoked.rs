@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use moka::future::Cache;
-use uuid::Uuid;
+
+use crate::ids::CredentialId;
 
 /// Longer than a verified token is remembered, and longer than an access token lives.
 const REVOKED_CACHE_TTL: Duration = Duration::from_secs(900);
@@ -15,7 +16,7 @@ const REVOKED_CACHE_TTL: Duration = Duration::from_secs(900);
 /// Sessions and tokens that were found revoked; clones share them. A revocation is final, so
 /// nothing takes an entry back.
 #[derive(Clone)]
-pub struct RevokedCredentials(Cache<Uuid, ()>);
+pub struct RevokedCredentials(Cache<CredentialId, ()>);
 
 impl Default for RevokedCredentials {
     fn default() -> Self {
@@ -30,12 +31,12 @@ impl Default for RevokedCredentials {
 
 impl RevokedCredentials {
     /// Records that Postgres reported `credential` as revoked.
-    pub async fn mark_revoked(&self, credential: Uuid) {
+    pub async fn mark_revoked(&self, credential: CredentialId) {
         self.0.insert(credential, ()).await;
     }
 
     /// Whether `credential` is known to be revoked.
-    pub fn has(&self, credential: Uuid) -> bool {
+    pub fn has(&self, credential: CredentialId) -> bool {
         self.0.contains_key(&credential)
     }
 }

@@ -77,7 +77,7 @@ impl UserToken {
             )
             .await?
         else {
-            revoked.mark_revoked(self.session.0).await;
+            revoked.mark_revoked(self.session.into()).await;
             return Err(Code::Unauthorized.into());
         };
         if row.get::<_, UserId>("user_id") != self.user {
@@ -146,7 +146,7 @@ where
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
         let claim = UserToken::from_token(&AccessTokens::from_ref(state), token)?;
         if let Some(account) = parts.extensions.get::<ByteAccount>() {
-            account.set_owner(Owner::Principal(claim.user.0));
+            account.set_owner(Owner::Principal(claim.user.into()));
         }
         Ok(claim)
     }

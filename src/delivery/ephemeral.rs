@@ -8,10 +8,9 @@
 use std::{any::Any, collections::VecDeque, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
-use uuid::Uuid;
 
 use crate::{
-    ids::NodeId,
+    ids::{NodeId, PrincipalId},
     limits::quotas::{MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES},
     metrics,
 };
@@ -66,13 +65,13 @@ pub struct EphemeralEnvelope {
     /// The node that published it.
     pub from: NodeId,
     /// The recipients that the receiving node serves.
-    pub to: Vec<Uuid>,
+    pub to: Vec<PrincipalId>,
     pub event: EphemeralEvent,
 }
 
 impl EphemeralEnvelope {
     /// `~<node> <base64 of principals> <key, or null>\n<frame>`
-    pub fn encode(from: NodeId, to: &[Uuid], event: &EphemeralEvent) -> String {
+    pub fn encode(from: NodeId, to: &[PrincipalId], event: &EphemeralEvent) -> String {
         let to = BASE64.encode(
             to.iter()
                 .flat_map(|one| *one.as_bytes())
@@ -89,7 +88,7 @@ impl EphemeralEnvelope {
         let from = parts.next()?.parse().ok()?;
         let bytes = BASE64.decode(parts.next()?).ok()?;
         let (ids, rest) = bytes.as_chunks::<16>();
-        let to = ids.iter().map(|id| Uuid::from_bytes(*id)).collect();
+        let to = ids.iter().copied().map(PrincipalId::from_bytes).collect();
         let key = match parts.next()? {
             "null" => None,
             key => Some(Arc::new(handler.decode_key(key)?)),
@@ -166,7 +165,7 @@ mod tests {
             key: Some(Arc::new(EphemeralKey::new("7".into(), 7_u64))),
             body: "{\"a\":\"b c\n\"}".into(),
         };
-        let to = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let to = [[1; 16], [2; 16]].map(PrincipalId::from_bytes);
         let envelope = decode(&EphemeralEnvelope::encode(node, &to, &event)).expect("an envelope");
         assert_eq!(
             (envelope.to.as_slice(), &*envelope.event.body),

@@ -4,6 +4,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    hash::Hash,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -14,17 +15,21 @@ use std::{
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
-use uuid::Uuid;
 
 use super::{
     ephemeral::EphemeralEvent,
     heartbeat::Heartbeat,
     subscription::{End, Subscription, UNKNOWN_SEQ},
 };
-use crate::{events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE};
+use crate::{
+    events::EncodedEvent,
+    ids::{CredentialId, PrincipalId},
+    inbox::InboxHead,
+    limits::quotas::NODE_LEASE,
+};
 
 /// A callback with the credentials that were revoked on any node.
-type RevocationObserver = Box<dyn Fn(&[Uuid]) + Send + Sync>;
+type RevocationObserver = Box<dyn Fn(&[CredentialId]) + Send + Sync>;
 
 /// After this long without a check of credentials in Postgres the node cannot know which of them
 /// are revoked, so it delivers nothing.
@@ -33,13 +38,13 @@ const FENCE_AFTER: Duration = Duration::from_secs(10);
 /// A principal that got its first subscription here or lost its last. The backplane then subscribes
 /// or unsubscribes.
 #[derive(Clone, Copy, Debug)]
-pub struct SubscriptionChange(pub Uuid);
+pub struct SubscriptionChange(pub PrincipalId);
 
 /// The tables behind the hub.
 #[derive(Default)]
 struct Subscriptions {
-    by_principal: HashMap<Uuid, Vec<Arc<Subscription>>>,
-    by_credential: HashMap<Uuid, Vec<Arc<Subscription>>>,
+    by_principal: HashMap<PrincipalId, Vec<Arc<Subscription>>>,
+    by_credential: HashMap<CredentialId, Vec<Arc<Subscription>>>,
 }
 
 impl Subscriptions {
@@ -47,15 +52,15 @@ impl Subscriptions {
         self.by_principal.values().flatten()
     }
 
-    fn of(&self, principal: Uuid) -> impl Iterator<Item = &Arc<Subscription>> {
+    fn of(&self, principal: PrincipalId) -> impl Iterator<Item = &Arc<Subscription>> {
         self.by_principal.get(&principal).into_iter().flatten()
     }
 }
 
 /// Removes a subscription from its row; true if the row is gone with it.
-fn remove(
-    rows: &mut HashMap<Uuid, Vec<Arc<Subscription>>>,
-    key: Uuid,
+fn remove<K: Eq + Hash>(
+    rows: &mut HashMap<K, Vec<Arc<Subscription>>>,
+    key: K,
     subscription: &Arc<Subscription>,
 ) -> bool {
     let Entry::Occupied(mut row) = rows.entry(key) else {
@@ -143,7 +148,7 @@ impl Hub {
         subscriptions.all().cloned().collect()
     }
 
-    fn announce(&self, principal: Uuid) {
+    fn announce(&self, principal: PrincipalId) {
         // The receiver is gone only while the node ends.
         self.changes.send(SubscriptionChange(principal)).ok();
     }
@@ -191,21 +196,21 @@ impl Hub {
     }
 
     /// Whether `principal` has a subscription here.
-    pub fn listens(&self, principal: Uuid) -> bool {
+    pub fn listens(&self, principal: PrincipalId) -> bool {
         self.subscriptions().by_principal.contains_key(&principal)
     }
 
     /// Queues an event for the recipients' subscriptions and adds these to `wakeups`.
     pub fn deliver(
         &self,
-        deliveries: &[Delivery],
+        heads: impl Iterator<Item = InboxHead>,
         encoded: Option<&EncodedEvent>,
         wakeups: &mut Wakeups,
     ) {
         let subscriptions = self.subscriptions();
-        for Delivery { principal, seq } in deliveries {
-            for subscription in subscriptions.of(*principal) {
-                subscription.note(*seq, encoded);
+        for InboxHead { principal, seq } in heads {
+            for subscription in subscriptions.of(principal) {
+                subscription.note(seq, encoded);
                 wakeups.0.push(subscription.clone());
             }
         }
@@ -214,7 +219,7 @@ impl Hub {
     /// Queues an ephemeral event for the subscriptions of `principals`, except `but`.
     pub fn publish_ephemeral(
         &self,
-        principals: &[Uuid],
+        principals: &[PrincipalId],
         event: &EphemeralEvent,
         but: Option<&Subscription>,
     ) {
@@ -230,7 +235,7 @@ impl Hub {
     }
 
     /// Wakes the subscriptions of `principal` that are behind `head`; returns their number.
-    pub fn wake_behind(&self, principal: Uuid, head: i64) -> u64 {
+    pub fn wake_behind(&self, principal: PrincipalId, head: i64) -> u64 {
         let subscriptions = self.subscriptions();
         let behind = subscriptions.of(principal).filter(|subscription| {
             subscription.sent() < head || subscription.sent() == UNKNOWN_SEQ
@@ -239,19 +244,19 @@ impl Hub {
     }
 
     /// Sets the callback for revoked credentials, for work that is no subscription.
-    pub fn on_revoked(&self, tell: impl Fn(&[Uuid]) + Send + Sync + 'static) {
+    pub fn on_revoked(&self, tell: impl Fn(&[CredentialId]) + Send + Sync + 'static) {
         self.on_revoked.set(Box::new(tell)).ok();
     }
 
     /// Calls the callback of [`on_revoked`](Self::on_revoked).
-    pub fn note_revoked(&self, credentials: &[Uuid]) {
+    pub fn note_revoked(&self, credentials: &[CredentialId]) {
         if let Some(tell) = self.on_revoked.get() {
             tell(credentials);
         }
     }
 
     /// Ends the subscriptions that one of `credentials` authorised.
-    pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
+    pub fn revoke(&self, credentials: &[CredentialId], reason: RevocationReason) {
         self.note_revoked(credentials);
         let subscriptions = self.subscriptions();
         for credential in credentials {
@@ -263,7 +268,7 @@ impl Hub {
     }
 
     /// Those of `credentials` that authorised a subscription here.
-    pub fn authorised_by(&self, credentials: &[Uuid]) -> Vec<Uuid> {
+    pub fn authorised_by(&self, credentials: &[CredentialId]) -> Vec<CredentialId> {
         let subscriptions = self.subscriptions();
         let mut here = credentials.to_vec();
         here.retain(|one| subscriptions.by_credential.contains_key(one));
@@ -271,25 +276,25 @@ impl Hub {
     }
 
     /// Every credential that authorised a subscription here.
-    pub fn credentials(&self) -> Vec<Uuid> {
+    pub fn credentials(&self) -> Vec<CredentialId> {
         self.subscriptions().by_credential.keys().copied().collect()
     }
 
     /// Every principal with a subscription here.
-    pub fn principals(&self) -> Vec<Uuid> {
+    pub fn principals(&self) -> Vec<PrincipalId> {
         self.subscriptions().by_principal.keys().copied().collect()
     }
 
     /// The last number that all subscriptions of a principal have, for those of `principals` with a
     /// subscription here. It is -1 where one has not begun.
-    pub fn positions(&self, principals: &[Uuid]) -> Vec<Delivery> {
+    pub fn positions(&self, principals: &[PrincipalId]) -> Vec<InboxHead> {
         let subscriptions = self.subscriptions();
-        let position = |principal: &Uuid| {
+        let position = |principal: &PrincipalId| {
             let sent = subscriptions.of(*principal).map(|one| one.sent());
             let seq = sent
                 .map(|seq| if seq == UNKNOWN_SEQ { -1 } else { seq })
                 .min()?;
-            Some(Delivery {
+            Some(InboxHead {
                 principal: *principal,
                 seq,
             })

@@ -4,14 +4,13 @@
 use std::{collections::HashSet, sync::Arc};
 
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{
     Hub,
     backplane::{Announcement, State},
     reconcile::store::dead_credentials,
 };
-use crate::{db::Db, metrics};
+use crate::{db::Db, ids::CredentialId, metrics};
 
 /// Confirms announced revocations and ends their subscriptions, until `stop`.
 pub async fn run(db: Db, hub: Hub, state: Arc<State>, stop: CancellationToken) {
@@ -21,8 +20,8 @@ pub async fn run(db: Db, hub: Hub, state: Arc<State>, stop: CancellationToken) {
 }
 
 async fn confirm(db: &Db, hub: &Hub, announced: Vec<Announcement>) {
-    let credentials: Vec<Uuid> = announced.iter().map(|one| one.credential).collect();
-    let dead: Option<HashSet<Uuid>> = match dead_credentials(db, &credentials).await {
+    let credentials: Vec<CredentialId> = announced.iter().map(|one| one.credential).collect();
+    let dead: Option<HashSet<CredentialId>> = match dead_credentials(db, &credentials).await {
         Ok(dead) => Some(dead.into_iter().map(|(_, credential)| credential).collect()),
         Err(error) => {
             error.log_in(

@@ -6,10 +6,9 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::reconcile::store;
-use crate::db::Db;
+use crate::{db::Db, ids::PrincipalId};
 
 /// Most inboxes of a record. Beyond them the record says that any inbox may be concerned.
 const MAX_RECORD_INBOXES: usize = 1_000;
@@ -31,7 +30,7 @@ struct Inner {
 /// Inboxes whose hints are lost.
 #[derive(Default)]
 struct Loss {
-    inboxes: HashSet<Uuid>,
+    inboxes: HashSet<PrincipalId>,
     /// Whether the inboxes are unknown or too many.
     is_any: bool,
 }
@@ -48,7 +47,7 @@ impl Loss {
 
 impl Losses {
     /// Notes that the hints of these inboxes were not published.
-    pub fn note(&self, inboxes: impl IntoIterator<Item = Uuid>) {
+    pub fn note(&self, inboxes: impl IntoIterator<Item = PrincipalId>) {
         let (inboxes, is_any) = (inboxes.into_iter().collect(), false);
         self.merge(Loss { inboxes, is_any });
     }
@@ -60,7 +59,7 @@ impl Losses {
     }
 
     /// Notes these inboxes when it is dropped, unless the commit's outcome is known by then.
-    pub fn guard(&self, inboxes: Vec<Uuid>) -> LossGuard {
+    pub fn guard(&self, inboxes: Vec<PrincipalId>) -> LossGuard {
         LossGuard {
             losses: self.clone(),
             inboxes,
@@ -92,7 +91,7 @@ impl Losses {
     /// Records the losses so far; false if Postgres is away.
     async fn record(&self, db: &Db) -> bool {
         let loss = std::mem::take(&mut *self.0.waiting.lock());
-        let inboxes: Vec<Option<Uuid>> = match loss.is_any {
+        let inboxes: Vec<Option<PrincipalId>> = match loss.is_any {
             true => vec![None],
             false => loss.inboxes.iter().copied().map(Some).collect(),
         };
@@ -115,7 +114,7 @@ impl Losses {
 /// although they may be committed.
 pub struct LossGuard {
     losses: Losses,
-    inboxes: Vec<Uuid>,
+    inboxes: Vec<PrincipalId>,
 }
 
 impl LossGuard {

@@ -12,12 +12,12 @@ use std::{
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::ephemeral::{EphemeralEvent, EphemeralQueue};
 use crate::{
     cursor::Cursor,
     events::EncodedEvent,
+    ids::{CredentialId, PrincipalId},
     limits::{
         buffers::{ByteBudget, BytePermit, Owner},
         quotas::{FREE_SOCKET_BYTES, MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
@@ -89,9 +89,9 @@ pub const UNKNOWN_SEQ: i64 = i64::MAX;
 /// A local reader of an inbox.
 pub struct Subscription {
     /// The owner of the inbox.
-    pub principal: Uuid,
+    pub principal: PrincipalId,
     /// The session or token that authorises the subscription.
-    pub credential: Uuid,
+    pub credential: CredentialId,
     /// Whether it takes ephemeral events.
     ephemeral: bool,
     sent: AtomicI64,
@@ -106,7 +106,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// A subscription that has everything up to `sent`.
-    pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
+    pub fn new(principal: PrincipalId, credential: CredentialId, sent: i64) -> Self {
         Subscription {
             principal,
             credential,
@@ -297,9 +297,13 @@ mod tests {
     use super::*;
     use crate::limits::quotas::{MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES};
 
+    fn subscription() -> Subscription {
+        Subscription::new(PrincipalId::NIL, CredentialId::NIL, 0)
+    }
+
     #[test]
     fn what_is_said_in_passing_is_bounded_and_never_in_the_way_of_events() {
-        let socket = Subscription::new(Uuid::nil(), Uuid::nil(), 0).with_ephemeral();
+        let socket = subscription().with_ephemeral();
         let (small, large): (Arc<str>, Arc<str>) = ("x".into(), "x".repeat(20_000).into());
         for n in 0..MAX_EPHEMERAL_FRAMES + 50 {
             socket.note_ephemeral(&EphemeralEvent::new(small.clone()));
@@ -331,7 +335,7 @@ mod tests {
         }
         assert_eq!(socket.take().items.len(), MAX_MAILBOX_BYTES / large.len());
 
-        let poll = Subscription::new(Uuid::nil(), Uuid::nil(), 0);
+        let poll = subscription();
         poll.note_ephemeral(&EphemeralEvent::new(small));
         assert!(poll.take().ephemeral.is_empty());
     }

@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use blindpipe_protocol::frames::Empty;
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::{
     Gateway,
@@ -22,7 +21,7 @@ use crate::{
     },
     cursor::Cursor,
     error::{Code, Error, Result},
-    ids::{ConnectionId, Principal},
+    ids::{ConnectionId, Credential, Principal},
     inbox::{
         Reader,
         groups::{self, Member},
@@ -41,7 +40,7 @@ use crate::{
 pub struct AuthenticatedClient {
     pub principal: Principal,
     /// The session or token that authorises the client.
-    pub credential: Uuid,
+    pub credential: Credential,
     /// The credential in a form that can be checked again.
     pub verified: VerifiedCredential,
     /// The client's reader in its inbox.
@@ -203,7 +202,7 @@ async fn admit_agent(
     };
     Ok(AuthenticatedClient {
         principal,
-        credential: agent.token.0,
+        credential: Credential::Token(agent.token),
         verified: VerifiedCredential::agent(claim, gateway.db.clone(), revoked.clone()),
         reader: Reader::new(principal, ""),
         expires_at: None,
@@ -226,7 +225,7 @@ async fn admit_user(
     let principal = Principal::User(user.id);
     Ok(AuthenticatedClient {
         principal,
-        credential: user.session.0,
+        credential: Credential::Session(user.session),
         reader: Reader::new(principal, &user.device_id),
         expires_at: Some(claim.expires_at),
         verified: VerifiedCredential::user(claim, gateway.db.clone(), revoked.clone()),

@@ -74,8 +74,13 @@ pub async fn poll(
         reachability.acked(&[caller.id]).await?;
     }
     // The subscription begins before the first read, so that no event falls in between.
-    let subscription =
-        (wait > 0).then(|| hub.join(Subscription::new(reader.principal, caller.token.0, after)));
+    let subscription = (wait > 0).then(|| {
+        hub.join(Subscription::new(
+            reader.principal.id(),
+            caller.token.into(),
+            after,
+        ))
+    });
     if let Some(subscription) = &subscription {
         subscription.set_start(bounds.cursor(after));
     }

@@ -11,7 +11,6 @@ use blindpipe_protocol::{
 };
 use serde_json::Value;
 use tracing::Instrument;
-use uuid::Uuid;
 
 use super::{
     Gateway,
@@ -29,7 +28,7 @@ use crate::{
         streams::{StreamId, StreamKey, Streams, key_of},
         tool_calls::{self, Responder},
     },
-    ids::{ConversationId, Principal, SessionId, TokenId},
+    ids::{ConversationId, Credential, Principal, SessionId, UserId},
     limits::{Limiter, Limits, buffers::BytePermit, quotas::MB, table::Limit},
     telemetry::trace,
     work::UnitOfWork,
@@ -202,7 +201,7 @@ struct Sending {
     streams: Streams,
     stops: Stops,
     sender: Principal,
-    credential: Uuid,
+    credential: Credential,
 }
 
 impl Sending {
@@ -224,46 +223,42 @@ impl Sending {
     }
 
     async fn request(&self, body: &str) -> Result<ToolCallState> {
-        let Principal::Agent(id) = self.sender else {
+        let (Principal::Agent(id), Credential::Token(token)) = (self.sender, self.credential)
+        else {
             return Err(Code::Forbidden.into());
         };
         let route = tool_calls::http::REQUEST_ROUTE;
         let limiter = Limiter::detached_on(self.limits.clone(), route);
         limiter.check_default(self.sender).await?;
-        let agent = Agent {
-            id,
-            token: TokenId(self.credential),
-        };
+        let agent = Agent { id, token };
         let request = tool_calls::read_request(body.as_bytes())?;
         let requested = tool_calls::request(&self.work, agent, &request).await?;
         Ok(requested.state)
     }
 
+    /// The user of the socket, and the session.
+    fn user(&self) -> Result<(UserId, SessionId)> {
+        match (self.sender, self.credential) {
+            (Principal::User(user), Credential::Session(session)) => Ok((user, session)),
+            _ => Err(Code::Forbidden.into()),
+        }
+    }
+
     async fn respond(&self, id: &RequestId, body: &str) -> Result<ToolCallState> {
-        let Principal::User(user) = self.sender else {
-            return Err(Code::Forbidden.into());
-        };
+        let (user, session) = self.user()?;
         let route = tool_calls::http::RESPONSE_ROUTE;
         let limiter = Limiter::detached_on(self.limits.clone(), route);
         limiter.check_default(self.sender).await?;
-        let responder = Responder {
-            user,
-            session: SessionId(self.credential),
-        };
+        let responder = Responder { user, session };
         let response = tool_calls::read_response(body.as_bytes())?;
         tool_calls::respond(&self.work, responder, &id.0, &response).await
     }
 
     async fn stop(&self, conversation: ConversationId, asked: StopTurn) -> Result<StoppedTurns> {
-        let Principal::User(user) = self.sender else {
-            return Err(Code::Forbidden.into());
-        };
+        let (user, session) = self.user()?;
         let limiter = Limiter::detached(self.limits.clone());
         limiter.check(Limit::TurnStop, user).await?;
-        let by = Stopper {
-            user,
-            session: SessionId(self.credential),
-        };
+        let by = Stopper { user, session };
         self.stops.stop(by, conversation, asked).await
     }
 

@@ -8,8 +8,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::store::{self, Ack, Reader, Reads};
-use crate::{cursor::Cursor, db::Db, error::Result, ids::AgentId, metrics};
-use uuid::Uuid;
+use crate::{
+    cursor::Cursor,
+    db::Db,
+    error::Result,
+    ids::{AgentId, CredentialId},
+    metrics,
+};
 
 /// Longest wait of an ack for others. After a crash, events with unwritten acks are delivered again
 /// to a client without a cursor; none is lost.
@@ -21,14 +26,14 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_PIECE_ROWS: usize = 1_000;
 
 /// A reader, with the credential that vouches for its ack.
-type Acker = (Reader, Uuid);
+type Acker = (Reader, CredentialId);
 
 /// Acks that wait to be written; clones share them.
 #[derive(Clone, Default)]
 pub struct Acks {
     waiting: Arc<Mutex<HashMap<Acker, Cursor>>>,
     /// Events that agents were sent, to be logged as read. An agent that never acks reads as well.
-    delivered: Arc<Mutex<HashMap<Uuid, Cursor>>>,
+    delivered: Arc<Mutex<HashMap<AgentId, Cursor>>>,
     notify: Arc<Notify>,
     /// Held while acks are written, so that a reader that needs its ack written can wait for it.
     writing: Arc<tokio::sync::Mutex<()>>,
@@ -37,7 +42,7 @@ pub struct Acks {
 impl Acks {
     /// Notes that `reader` has everything up to `cursor`, as `credential` says. A later epoch
     /// replaces an earlier one. The ack counts if the credential is live when it is written.
-    pub fn note(&self, reader: &Reader, cursor: Cursor, credential: Uuid) {
+    pub fn note(&self, reader: &Reader, cursor: Cursor, credential: CredentialId) {
         let order = |cursor: &Cursor| (cursor.epoch, cursor.seq);
         self.waiting
             .lock()
@@ -49,7 +54,7 @@ impl Acks {
 
     /// Notes that an agent was sent everything up to `cursor`.
     pub fn note_delivered(&self, agent: AgentId, cursor: Cursor) {
-        self.delivered.lock().insert(agent.0, cursor);
+        self.delivered.lock().insert(agent, cursor);
         self.notify.notify_one();
     }
 
@@ -83,10 +88,10 @@ impl Acks {
     }
 
     /// Logs the events that agents have acked or were sent.
-    async fn log_pushes(&self, db: &Db, acked: Vec<Uuid>) -> Result<()> {
+    async fn log_pushes(&self, db: &Db, acked: Vec<AgentId>) -> Result<()> {
         let delivered = std::mem::take(&mut *self.delivered.lock());
         let epoch = delivered.values().map(|cursor| cursor.epoch).max();
-        let mut agents: HashMap<Uuid, Option<i64>> =
+        let mut agents: HashMap<AgentId, Option<i64>> =
             acked.into_iter().map(|agent| (agent, None)).collect();
         agents.extend(
             delivered
@@ -96,7 +101,7 @@ impl Acks {
         );
         while !agents.is_empty() {
             let piece = agents.iter().take(MAX_PIECE_ROWS);
-            let (ids, up_to): (Vec<Uuid>, Vec<Option<i64>>) =
+            let (ids, up_to): (Vec<AgentId>, Vec<Option<i64>>) =
                 piece.map(|(id, seq)| (*id, *seq)).unzip();
             let reads = Reads {
                 agents: &ids,
@@ -116,7 +121,7 @@ impl Acks {
 
     /// Writes the noted acks in pieces. Returns the agents of those that are written, and whether
     /// all are.
-    async fn flush_acks(&self, db: &Db) -> (Vec<Uuid>, bool) {
+    async fn flush_acks(&self, db: &Db) -> (Vec<AgentId>, bool) {
         let noted = self.waiting.lock().clone();
         let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {
             return (Vec::new(), true);
@@ -141,9 +146,7 @@ impl Acks {
             }
             metrics::acks(piece.len() as u64);
             self.forget(&noted, piece);
-            let readers = piece.iter().map(|ack| &ack.reader);
-            let of_agents = readers.filter(|reader| reader.is_agent());
-            agents.extend(of_agents.map(|reader| reader.principal));
+            agents.extend(piece.iter().filter_map(|ack| ack.reader.agent()));
         }
         self.waiting
             .lock()

@@ -11,12 +11,11 @@
 use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use crate::{
     db::{Conn, Db, Tx},
     error::Result,
-    ids::{AgentId, ConnectionId, TokenId},
+    ids::{AgentId, ConnectionId, ConversationId, TokenId},
     limits::quotas::{
         AGENT_GROUP_RETENTION_DAYS, GROUP_LEASE, MAX_AGENT_GROUPS, MAX_GIVEN_EVENTS,
         MAX_GROUP_WINDOW_EVENTS, MAX_PAGE_EVENTS,
@@ -40,7 +39,7 @@ pub struct Step {
     /// The last number of the inbox.
     pub head: i64,
     /// The live sockets of the group.
-    pub owners: Vec<Uuid>,
+    pub owners: Vec<ConnectionId>,
     /// The events that this socket is to send now, in order.
     pub given: Vec<i64>,
     /// The place of the last of them, or what the caller said.
@@ -58,7 +57,7 @@ pub struct ShownMember {
 }
 
 /// The socket that a conversation belongs to: the highest of the hashes of all sockets with it.
-pub fn owner(conversation: Uuid, connections: &[Uuid]) -> Option<Uuid> {
+pub fn owner(conversation: ConversationId, connections: &[ConnectionId]) -> Option<ConnectionId> {
     connections.iter().copied().max_by_key(|connection| {
         let hash = Sha256::new()
             .chain_update(connection.as_bytes())
@@ -78,8 +77,8 @@ pub async fn join(db: &Db, member: &Member) -> Result<Option<i64>> {
                 insert into agent_group_member (connection_id, agent_id, name, lease_until)
                 values ($1, $2, $3, clock_timestamp() + make_interval(secs => $4))",
                 &[
-                    &member.connection.0,
-                    &member.agent.0,
+                    &member.connection,
+                    &member.agent,
                     &member.group,
                     &GROUP_LEASE.as_secs_f64(),
                 ],
@@ -97,7 +96,7 @@ async fn join_in(tx: &Tx, member: &Member) -> Result<Option<i64>> {
         .query_one(
             "-- inbox.join_group.lock
             select acked_seq from inbox_reader where principal_id = $1 and device_id = '' for update",
-            &[&member.agent.0],
+            &[&member.agent],
         )
         .await?
         .get("acked_seq");
@@ -107,7 +106,7 @@ async fn join_in(tx: &Tx, member: &Member) -> Result<Option<i64>> {
         where g.agent_id = $1 and g.used_at < app_now() - make_interval(days => $2)
             and not exists (select from agent_group_member m where m.agent_id = g.agent_id and m.name = g.name
                 and m.lease_until > clock_timestamp())",
-        &[&member.agent.0, &AGENT_GROUP_RETENTION_DAYS],
+        &[&member.agent, &AGENT_GROUP_RETENTION_DAYS],
     )
     .await?;
     let row = tx
@@ -118,7 +117,7 @@ async fn join_in(tx: &Tx, member: &Member) -> Result<Option<i64>> {
             where (select count(*) from agent_group where agent_id = $1 and name <> $2) < $4
             on conflict (agent_id, name) do update set used_at = app_now()
             returning acked_seq",
-            &[&member.agent.0, &member.group, &acked, &MAX_AGENT_GROUPS],
+            &[&member.agent, &member.group, &acked, &MAX_AGENT_GROUPS],
         )
         .await?;
     Ok(row.map(|row| row.get("acked_seq")))
@@ -138,7 +137,7 @@ pub async fn leave(db: &Db, member: &Member, acks: &[i64]) -> Result<()> {
                 update agent_group_member set is_live = false where connection_id = $1
             )
             update agent_group set used_at = app_now() where agent_id = $2 and name = $3",
-            &[&member.connection.0, &member.agent.0, &member.group],
+            &[&member.connection, &member.agent, &member.group],
         )
         .await?;
         Ok(())
@@ -172,7 +171,7 @@ async fn lock(tx: &Tx, member: &Member) -> Result<()> {
     tx.execute(
         "-- inbox.group_lock
         select from agent_group where agent_id = $1 and name = $2 for update",
-        &[&member.agent.0, &member.group],
+        &[&member.agent, &member.group],
     )
     .await?;
     Ok(())
@@ -185,7 +184,7 @@ async fn renew(tx: &Tx, member: &Member) -> Result<bool> {
         "-- inbox.group_expire_members
         delete from agent_group_member
         where agent_id = $1 and name = $2 and lease_until <= clock_timestamp()",
-        &[&member.agent.0, &member.group],
+        &[&member.agent, &member.group],
     )
     .await?;
     let renewed = tx
@@ -195,10 +194,10 @@ async fn renew(tx: &Tx, member: &Member) -> Result<bool> {
             where connection_id = $1 and is_live and $3 = (select inbox_epoch())
                 and exists (select from live_agent_token where token_id = $4)",
             &[
-                &member.connection.0,
+                &member.connection,
                 &GROUP_LEASE.as_secs_f64(),
                 &super::store::to_column(member.epoch),
-                &member.token.0,
+                &member.token,
             ],
         )
         .await?;
@@ -222,7 +221,7 @@ async fn ack(tx: &Tx, member: &Member, acks: &[i64]) -> Result<()> {
         )
         update agent_group set done = done + (select range_agg(int8range(seq, seq, '[]')) from acked)
         where agent_id = $2 and name = $3 and exists (select from acked)",
-        &[&member.connection.0, &member.agent.0, &member.group, &acks],
+        &[&member.connection, &member.agent, &member.group, &acks],
     )
     .await?;
     Ok(())
@@ -230,7 +229,7 @@ async fn ack(tx: &Tx, member: &Member, acks: &[i64]) -> Result<()> {
 
 /// Moves the durable ack over what is finished or gone, and gives events to the socket. Returns the
 /// head of the inbox and the live sockets of the group.
-async fn choose(tx: &Tx, member: &Member) -> Result<(i64, Vec<Uuid>)> {
+async fn choose(tx: &Tx, member: &Member) -> Result<(i64, Vec<ConnectionId>)> {
     let row = tx
         .query_one(
             "-- inbox.group_advance
@@ -257,12 +256,12 @@ async fn choose(tx: &Tx, member: &Member) -> Result<(i64, Vec<Uuid>)> {
                    array(select connection_id from agent_group_member
                          where agent_id = $1 and name = $2 and is_live) as owners
             from reached",
-            &[&member.agent.0, &member.group, &member.connection.0],
+            &[&member.agent, &member.group, &member.connection],
         )
         .await?;
     let (head, acked, given): (i64, i64, i64) =
         (row.get("head_seq"), row.get("seq"), row.get("given"));
-    let owners: Vec<Uuid> = row.get("owners");
+    let owners: Vec<ConnectionId> = row.get("owners");
     let room = (MAX_GIVEN_EVENTS - given).min(MAX_PAGE_EVENTS);
     let room = usize::try_from(room).unwrap_or(0);
     if room == 0 || head <= acked {
@@ -271,9 +270,9 @@ async fn choose(tx: &Tx, member: &Member) -> Result<(i64, Vec<Uuid>)> {
     let open = open_events(tx, member, acked).await?;
     let held = held_elsewhere(tx, member).await?;
     let mine = open.into_iter().filter(|(_, conversation)| {
-        owner(*conversation, &owners) == Some(member.connection.0) && !held.contains(conversation)
+        owner(*conversation, &owners) == Some(member.connection) && !held.contains(conversation)
     });
-    let (seqs, conversations): (Vec<i64>, Vec<Uuid>) = mine.take(room).unzip();
+    let (seqs, conversations): (Vec<i64>, Vec<ConversationId>) = mine.take(room).unzip();
     if !seqs.is_empty() {
         tx.execute(
             "-- inbox.group_give
@@ -281,9 +280,9 @@ async fn choose(tx: &Tx, member: &Member) -> Result<(i64, Vec<Uuid>)> {
             select $1, $2, seq, conversation_id, $3
             from unnest($4::bigint[], $5::uuid[]) as chosen (seq, conversation_id) order by seq",
             &[
-                &member.agent.0,
+                &member.agent,
                 &member.group,
-                &member.connection.0,
+                &member.connection,
                 &seqs,
                 &conversations,
             ],
@@ -299,7 +298,7 @@ async fn unsent(tx: &Tx, member: &Member, place: i64) -> Result<(Vec<i64>, Optio
         .query(
             "-- inbox.group_unsent
             select seq, place from agent_group_given where connection_id = $1 and place > $2 order by place",
-            &[&member.connection.0, &place],
+            &[&member.connection, &place],
         )
         .await?;
     let given = rows.iter().map(|row| row.get("seq")).collect();
@@ -307,8 +306,8 @@ async fn unsent(tx: &Tx, member: &Member, place: i64) -> Result<(Vec<i64>, Optio
 }
 
 /// The events behind the ack that are neither finished nor given, in order, each with its
-/// conversation.
-async fn open_events(tx: &Tx, member: &Member, acked: i64) -> Result<Vec<(i64, Uuid)>> {
+/// conversation. An event without one has the agent's id in its place.
+async fn open_events(tx: &Tx, member: &Member, acked: i64) -> Result<Vec<(i64, ConversationId)>> {
     let rows = tx
         .query(
             "-- inbox.group_open
@@ -328,7 +327,7 @@ async fn open_events(tx: &Tx, member: &Member, acked: i64) -> Result<Vec<(i64, U
                     where g.agent_id = $1 and g.name = $2 and g.seq = e.seq)
             order by e.seq",
             &[
-                &member.agent.0,
+                &member.agent,
                 &member.group,
                 &acked,
                 &MAX_GROUP_WINDOW_EVENTS,
@@ -342,20 +341,20 @@ async fn open_events(tx: &Tx, member: &Member, acked: i64) -> Result<Vec<(i64, U
 }
 
 /// The conversations of which another socket has events that it has not acked.
-async fn held_elsewhere(tx: &Tx, member: &Member) -> Result<HashSet<Uuid>> {
+async fn held_elsewhere(tx: &Tx, member: &Member) -> Result<HashSet<ConversationId>> {
     let rows = tx
         .query(
             "-- inbox.group_held
             select distinct conversation_id from agent_group_given
             where agent_id = $1 and name = $2 and connection_id <> $3",
-            &[&member.agent.0, &member.group, &member.connection.0],
+            &[&member.agent, &member.group, &member.connection],
         )
         .await?;
     Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
 }
 
 /// The shared sockets of these agents.
-pub async fn members(client: &Conn, agents: &[Uuid]) -> Result<Vec<ShownMember>> {
+pub async fn members(client: &Conn, agents: &[AgentId]) -> Result<Vec<ShownMember>> {
     let rows = client
         .query(
             "-- inbox.group_members
@@ -371,7 +370,7 @@ pub async fn members(client: &Conn, agents: &[Uuid]) -> Result<Vec<ShownMember>>
     Ok(rows
         .iter()
         .map(|row| ShownMember {
-            connection: ConnectionId(row.get("connection_id")),
+            connection: row.get("connection_id"),
             group: row.get("name"),
             conversations: row.get("conversations"),
             lag: row.get("lag"),
@@ -401,14 +400,12 @@ mod tests {
 
     #[test]
     fn an_arrival_takes_conversations_and_moves_no_other() {
-        let id = |n: u128| Uuid::from_u128(n);
+        let id = |n: u128| ConnectionId::from_bytes(n.to_be_bytes());
         let (before, after) = ([id(1), id(2), id(3)], [id(1), id(2), id(3), id(4)]);
         let mut taken = 0;
-        for conversation in 100..1_100 {
-            let (old, new) = (
-                owner(id(conversation), &before),
-                owner(id(conversation), &after),
-            );
+        for conversation in 100..1_100_u128 {
+            let conversation = ConversationId::from_bytes(conversation.to_be_bytes());
+            let (old, new) = (owner(conversation, &before), owner(conversation, &after));
             if new == Some(id(4)) {
                 taken += 1;
             } else {

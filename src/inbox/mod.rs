@@ -13,7 +13,6 @@ pub(crate) mod groups;
 mod store;
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use self::store::{Ack, Reads};
 pub(crate) use self::{
@@ -25,18 +24,37 @@ use crate::{
     db::{Conn, Db, Tx, batches::paced},
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
-    ids::{AgentId, ConversationId, EventId, TokenId},
+    ids::{AgentId, ConversationId, EventId, Principal, PrincipalId, TokenId},
     limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
     metrics,
     telemetry::trace::{self, TraceContext},
 };
 
-/// An event's number in an inbox, as a hint carries it.
+/// An event's number in an inbox that it was appended to.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
     /// The owner of the inbox.
-    pub principal: Uuid,
+    pub recipient: Principal,
     /// The event's number there.
+    pub seq: i64,
+}
+
+impl Delivery {
+    /// The number that the inbox has reached.
+    pub fn head(&self) -> InboxHead {
+        InboxHead {
+            principal: self.recipient.id(),
+            seq: self.seq,
+        }
+    }
+}
+
+/// The number that an inbox has reached, as a hint carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct InboxHead {
+    /// The owner of the inbox.
+    pub principal: PrincipalId,
+    /// The last number.
     pub seq: i64,
 }
 
@@ -62,7 +80,7 @@ pub struct NewEvent {
     /// The event's data, as JSON.
     pub data: String,
     /// The owners of the inboxes.
-    pub recipients: Vec<Uuid>,
+    pub recipients: Vec<Principal>,
 }
 
 impl NewEvent {
@@ -71,7 +89,7 @@ impl NewEvent {
         id: EventId,
         event: &Event,
         conversation: Option<ConversationId>,
-        recipients: Vec<Uuid>,
+        recipients: Vec<Principal>,
     ) -> Result<Self> {
         let data = event
             .data_json()
@@ -176,7 +194,7 @@ impl Inbox {
     }
 
     /// The next events after `after`, at most `limit` and a few megabytes.
-    pub async fn read(&self, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+    pub async fn read(&self, principal: PrincipalId, after: i64, limit: i64) -> Result<Vec<Entry>> {
         self.read_page(principal, after, limit, MAX_PAGE_BYTES)
             .await
     }
@@ -184,7 +202,7 @@ impl Inbox {
     /// Like [`read`](Self::read), up to `bytes`. A single larger event is a page of its own.
     pub async fn read_page(
         &self,
-        principal: Uuid,
+        principal: PrincipalId,
         after: i64,
         limit: i64,
         bytes: i64,
@@ -220,14 +238,14 @@ impl Inbox {
     pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<()> {
         let counts = store::ack_by_token(&self.db, agent, token, cursor).await?;
         if counts {
-            log_pushes(&self.db.write().await?, agent.0).await
+            log_pushes(&self.db.write().await?, agent).await
         } else {
             Err(Code::AgentTokenInvalid.into())
         }
     }
 
     /// The heads of many inboxes, for the sweep.
-    pub async fn heads(&self, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+    pub async fn heads(&self, principals: &[PrincipalId]) -> Result<Vec<InboxHead>> {
         store::heads(&self.db, principals).await
     }
 }
@@ -242,7 +260,7 @@ async fn poll_once(
 ) -> Result<(Option<Vec<Entry>>, bool)> {
     // In this order, so that the events are of this epoch or of an earlier one.
     let (page, epoch) = tokio::join!(
-        store::read(tx, agent.0, after.seq, limit, MAX_PAGE_BYTES),
+        store::read(tx, agent.into(), after.seq, limit, MAX_PAGE_BYTES),
         store::epoch(tx)
     );
     let page = page?;
@@ -253,7 +271,7 @@ async fn poll_once(
         return Ok((Some(page), true));
     };
     let reads = Reads {
-        agents: &[agent.0],
+        agents: &[agent],
         up_to: &[Some(last.seq)],
         after: Some(after.seq),
         epoch: None,
@@ -274,11 +292,11 @@ pub async fn ack(tx: &Tx, reader: &Reader, up_to: Cursor) -> Result<()> {
 }
 
 /// Logs what an agent has acked and nobody has logged yet.
-async fn log_pushes(client: &Conn, agent: Uuid) -> Result<()> {
+async fn log_pushes(client: &Conn, agent: AgentId) -> Result<()> {
     log_pushes_of(client, vec![agent]).await
 }
 
-async fn log_pushes_of(client: &Conn, mut agents: Vec<Uuid>) -> Result<()> {
+async fn log_pushes_of(client: &Conn, mut agents: Vec<AgentId>) -> Result<()> {
     while !agents.is_empty() {
         let reads = Reads {
             agents: &agents,
@@ -293,13 +311,12 @@ async fn log_pushes_of(client: &Conn, mut agents: Vec<Uuid>) -> Result<()> {
 
 /// Logs acks of agents that another module has written.
 pub async fn log_acked(db: &Db, agents: &[AgentId]) -> Result<()> {
-    let agents = agents.iter().map(|agent| agent.0).collect();
-    log_pushes_of(&db.write().await?, agents).await
+    log_pushes_of(&db.write().await?, agents.to_vec()).await
 }
 
 /// Logs acks whose node died before it logged them.
 pub async fn log_left_behind(db: &Db) -> Result<()> {
-    let mut after = Some(Uuid::nil());
+    let mut after = Some(AgentId::NIL);
     while let Some(agent) = after {
         let (behind, last) = store::unlogged(db, agent).await?;
         for agent in behind {
@@ -311,7 +328,7 @@ pub async fn log_left_behind(db: &Db) -> Result<()> {
 }
 
 /// Makes an empty inbox, in the transaction that makes its owner.
-pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
+pub async fn create(tx: &Tx, principal: PrincipalId) -> Result<()> {
     store::create(tx, principal).await
 }
 

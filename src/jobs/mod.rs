@@ -20,7 +20,7 @@ use uuid::Uuid;
 pub use self::worker::{Perform, Worker};
 use crate::{
     error::{Code, Error, Result},
-    ids::{AgentId, ConversationId, RelationId, UserId},
+    ids::{AgentId, ConversationId, PrincipalId, RelationId, UserId},
     limits::quotas::CODE_TTL,
 };
 
@@ -155,7 +155,7 @@ pub enum Job {
     /// that commits while such a job ends must not be left without a job.
     Announce {
         /// The user or agent that the announcements are about.
-        principal: Uuid,
+        principal: PrincipalId,
     },
     /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
@@ -168,7 +168,7 @@ pub enum ConsentEnd {
     /// The relation has ended.
     Relation(RelationId),
     /// A principal was removed from a conversation.
-    Member(ConversationId, Uuid),
+    Member(ConversationId, PrincipalId),
     /// The device was revoked.
     Device(UserId, String),
 }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn a_job_is_read_as_it_was_written() {
         let job = Job::ReplaceKeys {
-            user: UserId(Uuid::nil()),
+            user: UserId::NIL,
             device_id: "phone".to_owned(),
         };
         let text = job.payload().expect("JSON");

@@ -10,10 +10,9 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 use super::quotas::MB;
-use crate::{error::Error, metrics};
+use crate::{error::Error, ids::PrincipalId, metrics};
 
 /// The part of the budget that one owner may hold.
 const OWNER_SHARE: usize = 8;
@@ -25,7 +24,7 @@ pub const FREE_BYTES: usize = 16 * 1024;
 /// The owner of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    Principal(Uuid),
+    Principal(PrincipalId),
     /// The address of an unauthenticated caller, the first half of it for IPv6.
     Address(IpAddr),
 }
@@ -227,8 +226,8 @@ mod tests {
     #[test]
     fn bytes_come_back_with_the_last_part_of_them() {
         let (one, two) = (
-            Owner::Principal(Uuid::from_u128(1)),
-            Owner::Principal(Uuid::from_u128(2)),
+            Owner::Principal(PrincipalId::from_bytes([1; 16])),
+            Owner::Principal(PrincipalId::from_bytes([2; 16])),
         );
         let budget = ByteBudget::new(10 * MB);
         let permit = budget.take(one, 8 * MB).expect("an owner's share");

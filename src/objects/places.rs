@@ -10,10 +10,10 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use crate::{
     error::{Error, Result},
+    ids::UserId,
     limits::{
         address::ClientIp,
         quotas::{MAX_UPLOADS_PER_ACCOUNT, MAX_UPLOADS_PER_ADDRESS, UPLOAD_QUEUE_TIMEOUT},
@@ -28,7 +28,7 @@ const SHORT_PART: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Holder {
     /// An account, with its agents.
-    Account(Uuid),
+    Account(UserId),
     /// An address, as limits count it.
     Address(String),
 }
@@ -84,7 +84,7 @@ impl UploadPlaces {
 
     /// Takes a place for an account's upload from an address. Errors: 503 if none is free for a
     /// while, or if as many wait already as may hold places.
-    pub async fn take(&self, account: Uuid, address: ClientIp) -> Result<UploadPlace> {
+    pub async fn take(&self, account: UserId, address: ClientIp) -> Result<UploadPlace> {
         let holders = [
             Holder::Account(account),
             Holder::Address(address.to_string()),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     async fn take(places: &UploadPlaces, account: u128, from: u8) -> Option<UploadPlace> {
-        let taking = places.take(Uuid::from_u128(account), address(from));
+        let taking = places.take(UserId::from_bytes(account.to_be_bytes()), address(from));
         taking.await.ok()
     }
 

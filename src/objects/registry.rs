@@ -7,13 +7,12 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{Content, ObjectKey, backend::Backend};
 use crate::{
     db::{Conn, Db, batches::BATCH_ROWS},
     error::Result,
-    ids::ConversationId,
+    ids::{ConversationId, EventId, PrincipalId},
 };
 
 /// The time that a write is alive without a renewal.
@@ -29,7 +28,7 @@ const MAX_SWEEP_WAIT: Duration = Duration::from_secs(86_400);
 pub async fn begin(
     client: &Conn,
     key: &ObjectKey,
-    writer: Option<Uuid>,
+    writer: Option<PrincipalId>,
     lease: Duration,
 ) -> Result<()> {
     client
@@ -58,7 +57,7 @@ pub(super) async fn record_multipart(db: &Db, key: &ObjectKey, multipart: &str) 
 }
 
 /// The number of objects that are being written for `writer`.
-pub async fn count_writes(client: &Conn, writer: Uuid) -> Result<i64> {
+pub async fn count_writes(client: &Conn, writer: PrincipalId) -> Result<i64> {
     let row = client
         .query_one(
             "-- objects.count_writes
@@ -136,7 +135,7 @@ pub async fn end(client: &Conn, key: &ObjectKey) -> Result<()> {
 }
 
 /// Ends the data of an event that workers have stored for webhooks.
-pub async fn end_event(client: &Conn, conversation: ConversationId, event: Uuid) -> Result<()> {
+pub async fn end_event(client: &Conn, conversation: ConversationId, event: EventId) -> Result<()> {
     client
         .execute(
             "-- objects.end_event

@@ -19,9 +19,7 @@
 
 use std::fmt::{Display, Write};
 
-use uuid::Uuid;
-
-use crate::ids::{AgentId, NodeId};
+use crate::ids::{AgentId, ConversationId, NodeId, PrincipalId};
 
 /// The log of a rule for a key, or for a key on a route. The hash tag is the key alone, so one
 /// script can decide all rules of a principal in a cluster too. It comes first, because a route has
@@ -34,8 +32,8 @@ pub fn window(scope: &str, route: &str, key: impl Display) -> String {
 }
 
 /// The live connections of a principal.
-pub fn slots(principal: Uuid) -> String {
-    format!("slots:{{{}}}", principal.simple())
+pub fn slots(principal: PrincipalId) -> String {
+    format!("slots:{{{}}}", principal.0.simple())
 }
 
 /// The proof of an agent token, by its MAC.
@@ -78,16 +76,16 @@ pub fn nodes() -> String {
 const DIRECTORY_SLOTS: u8 = 64;
 
 /// The hash slot of a principal's entry.
-pub fn directory_slot(principal: Uuid) -> u8 {
+pub fn directory_slot(principal: PrincipalId) -> u8 {
     principal.as_bytes()[14] % DIRECTORY_SLOTS
 }
 
 /// The nodes that serve a principal.
-pub fn directory_entry(principal: Uuid) -> String {
+pub fn directory_entry(principal: PrincipalId) -> String {
     format!(
         "at:{{{:02x}}}:{}",
         directory_slot(principal),
-        principal.simple()
+        principal.0.simple()
     )
 }
 
@@ -102,8 +100,8 @@ pub fn streams_by_name(name: &str) -> String {
 }
 
 /// The index of a conversation's streams.
-pub fn streams_of_conversation(conversation: Uuid) -> String {
-    format!("sc:{}", conversation.simple())
+pub fn streams_of_conversation(conversation: ConversationId) -> String {
+    format!("sc:{}", conversation.0.simple())
 }
 
 /// The index of open streams by the time of their next look.

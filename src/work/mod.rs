@@ -14,14 +14,13 @@ use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tracing::Instrument;
-use uuid::Uuid;
 
 use crate::{
     db::{self, Db},
     delivery::backplane::Backplane,
     error::{Error, Result},
     events::Event,
-    ids::{ConversationId, EventId},
+    ids::{ConversationId, CredentialId, EventId, Principal},
     inbox::{self, AppendedEvent, NewEvent},
     jobs::{
         Job,
@@ -60,7 +59,7 @@ struct Effects {
 }
 
 struct Revocation {
-    credentials: Vec<Uuid>,
+    credentials: Vec<CredentialId>,
     reason: RevocationReason,
 }
 
@@ -137,7 +136,7 @@ impl UnitOfWork {
     }
 
     /// Closes the sockets of credentials that a statement of its own has revoked.
-    pub fn revoked(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
+    pub fn revoked(&self, credentials: Vec<CredentialId>, reason: RevocationReason) {
         self.backplane.invalidate(credentials, reason);
     }
 }
@@ -154,7 +153,7 @@ impl Tx {
         &self,
         event: Event,
         conversation: Option<ConversationId>,
-        recipients: Vec<Uuid>,
+        recipients: Vec<Principal>,
     ) -> Result<()> {
         let id = EventId::generate(&self.random);
         self.emit_as(id, event, conversation, recipients)
@@ -166,7 +165,7 @@ impl Tx {
         id: EventId,
         event: Event,
         conversation: Option<ConversationId>,
-        recipients: Vec<Uuid>,
+        recipients: Vec<Principal>,
     ) -> Result<()> {
         if recipients.is_empty() {
             return Ok(());
@@ -191,7 +190,7 @@ impl Tx {
     }
 
     /// Emits a recorded event to `recipients` once the transaction is committed.
-    pub fn emit_recorded(&self, event: NewEvent, recipients: Vec<Uuid>) {
+    pub fn emit_recorded(&self, event: NewEvent, recipients: Vec<Principal>) {
         if !recipients.is_empty() {
             let event = NewEvent {
                 recipients,
@@ -203,7 +202,7 @@ impl Tx {
 
     /// Closes the sockets of credentials that this transaction revokes, on every node, once it is
     /// committed.
-    pub fn revoke(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
+    pub fn revoke(&self, credentials: Vec<CredentialId>, reason: RevocationReason) {
         if credentials.is_empty() {
             return;
         }

@@ -68,6 +68,50 @@ mod schema {
     }
 }
 
+/// The bytes of an id, and the columns of Postgres that hold it.
+macro_rules! bytes_and_column {
+    ($name:ident) => {
+        impl $name {
+            /// The first id in the order of ids. No record has it.
+            pub const NIL: Self = $name(Uuid::nil());
+
+            /// The id with these bytes.
+            pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+                $name(Uuid::from_bytes(bytes))
+            }
+
+            /// The 16 bytes of the id.
+            pub const fn as_bytes(&self) -> &[u8; 16] {
+                self.0.as_bytes()
+            }
+        }
+
+        #[cfg(feature = "sql")]
+        impl postgres_types::ToSql for $name {
+            postgres_types::accepts!(UUID);
+            postgres_types::to_sql_checked!();
+            fn to_sql(
+                &self,
+                kind: &postgres_types::Type,
+                out: &mut bytes::BytesMut,
+            ) -> Result<postgres_types::IsNull, Box<dyn std::error::Error + Sync + Send>> {
+                self.0.to_sql(kind, out)
+            }
+        }
+
+        #[cfg(feature = "sql")]
+        impl<'a> postgres_types::FromSql<'a> for $name {
+            postgres_types::accepts!(UUID);
+            fn from_sql(
+                kind: &postgres_types::Type,
+                raw: &'a [u8],
+            ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+                Uuid::from_sql(kind, raw).map($name)
+            }
+        }
+    };
+}
+
 macro_rules! id {
     ($(#[doc = $doc:literal] $name:ident: $parse:ident, $show:ident, $generate:ident;)+) => {$(
         #[doc = $doc]
@@ -107,29 +151,25 @@ macro_rules! id {
 
         string_schema!($name, $doc.trim(), schema::$generate);
 
-        #[cfg(feature = "sql")]
-        impl postgres_types::ToSql for $name {
-            postgres_types::accepts!(UUID);
-            postgres_types::to_sql_checked!();
-            fn to_sql(
-                &self,
-                kind: &postgres_types::Type,
-                out: &mut bytes::BytesMut,
-            ) -> Result<postgres_types::IsNull, Box<dyn std::error::Error + Sync + Send>> {
-                self.0.to_sql(kind, out)
-            }
-        }
+        bytes_and_column!($name);
+    )+};
+}
 
-        #[cfg(feature = "sql")]
-        impl<'a> postgres_types::FromSql<'a> for $name {
-            postgres_types::accepts!(UUID);
-            fn from_sql(
-                kind: &postgres_types::Type,
-                raw: &'a [u8],
-            ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-                Uuid::from_sql(kind, raw).map($name)
+/// Ids that the wire never shows: they name a record of one of several kinds.
+macro_rules! bare_id {
+    ($($(#[doc = $doc:literal])+ $name:ident: $($of:ident),+;)+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        $(impl From<$of> for $name {
+            fn from($of(id): $of) -> Self {
+                $name(id)
             }
-        }
+        })+
+
+        bytes_and_column!($name);
     )+};
 }
 
@@ -172,6 +212,17 @@ id! {
     AccessId: parse_ulid, show_ulid, ulid;
 }
 
+bare_id! {
+    /// The id of a principal without its kind. Users and agents draw from the same 128 bits, so it
+    /// alone names an inbox.
+    PrincipalId: UserId, AgentId;
+    /// The id of what authorises a connection or a call: a session, an agent token, or the secret
+    /// of a webhook.
+    CredentialId: SessionId, TokenId;
+    /// The id of a chain of the access log: of the user or the group whose data was read.
+    SubjectId: UserId, ConversationId;
+}
+
 words! {
     /// A kind of principal.
     pub enum PrincipalKind {
@@ -192,11 +243,11 @@ pub enum Principal {
 }
 
 impl Principal {
-    /// The id without its kind. Users and agents draw from the same 128 bits, so this alone names
-    /// an inbox.
-    pub fn id(self) -> Uuid {
+    /// The id without its kind.
+    pub fn id(self) -> PrincipalId {
         match self {
-            Principal::User(UserId(id)) | Principal::Agent(AgentId(id)) => id,
+            Principal::User(id) => id.into(),
+            Principal::Agent(id) => id.into(),
         }
     }
 
@@ -209,7 +260,7 @@ impl Principal {
     }
 
     /// Builds a principal from the two columns that every table uses.
-    pub fn from_row(kind: PrincipalKind, id: Uuid) -> Self {
+    pub fn from_row(kind: PrincipalKind, PrincipalId(id): PrincipalId) -> Self {
         match kind {
             PrincipalKind::User => Principal::User(UserId(id)),
             PrincipalKind::Agent => Principal::Agent(AgentId(id)),
@@ -219,6 +270,18 @@ impl Principal {
     /// The id as the wire shows it.
     pub fn wire_id(self) -> String {
         self.to_string()
+    }
+}
+
+impl From<UserId> for Principal {
+    fn from(id: UserId) -> Self {
+        Principal::User(id)
+    }
+}
+
+impl From<AgentId> for Principal {
+    fn from(id: AgentId) -> Self {
+        Principal::Agent(id)
     }
 }
 

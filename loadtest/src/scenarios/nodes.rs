@@ -18,7 +18,7 @@ use blindpipe::{
         self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, Parts, Seal, Subscription,
         SubscriptionGuard,
     },
-    ids::NodeId,
+    ids::{CredentialId, NodeId, Principal, PrincipalId},
     inbox::{AppendedEvent, Delivery, Inbox},
     limits::slots::Slots,
     node,
@@ -170,7 +170,8 @@ impl Nodes {
     /// Opens a simulated socket. It takes what it gets, and reads nothing.
     fn open(&mut self, (principal, session): (Uuid, Uuid), n: usize, epoch: u64) {
         let hub = self.backplanes[n % self.backplanes.len()].hub();
-        let socket = Arc::new(hub.join(Subscription::new(principal, session, 0)));
+        let (owner, credential) = (PrincipalId(principal), CredentialId(session));
+        let socket = Arc::new(hub.join(Subscription::new(owner, credential, 0)));
         socket.set_start(Cursor { epoch, seq: 0 });
         let (own, ear, stop) = (socket.clone(), self.ear.clone(), self.stop.clone());
         self.tasks.spawn(async move {
@@ -226,7 +227,7 @@ impl Nodes {
         let deliveries: Vec<Delivery> = rows
             .iter()
             .map(|row| Delivery {
-                principal: row.get(0),
+                recipient: Principal::User(row.get(0)),
                 seq: row.get(1),
             })
             .collect();

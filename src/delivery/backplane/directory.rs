@@ -9,17 +9,16 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::try_join_all;
-use uuid::Uuid;
 
 use crate::{
-    ids::NodeId,
+    ids::{NodeId, PrincipalId},
     redis::{Away, Redis, Script, keys},
 };
 
 /// Life of an entry without an assertion.
 const ENTRY_LEASE: Duration = Duration::from_secs(180);
 /// The principal of the entry that names the nodes which deliver webhooks. No inbox has this id.
-pub(super) const WEBHOOK_WORKERS: Uuid = Uuid::nil();
+pub(super) const WEBHOOK_WORKERS: PrincipalId = PrincipalId::NIL;
 /// Most entries in a call, which Redis answers in a fraction of a millisecond.
 const MAX_CALL_ENTRIES: usize = 256;
 
@@ -43,7 +42,7 @@ impl Directory {
     }
 
     /// Leases entries of this node; returns the principals that had none.
-    pub async fn join(&self, principals: &[Uuid]) -> Result<Vec<Uuid>, Away> {
+    pub async fn join(&self, principals: &[PrincipalId]) -> Result<Vec<PrincipalId>, Away> {
         let answers = self.call("join", principals).await?;
         let missing = answers
             .iter()
@@ -52,13 +51,16 @@ impl Directory {
     }
 
     /// Ends entries of this node.
-    pub async fn leave(&self, principals: &[Uuid]) -> Result<(), Away> {
+    pub async fn leave(&self, principals: &[PrincipalId]) -> Result<(), Away> {
         self.call("leave", principals).await.map(drop)
     }
 
     /// The other nodes that serve some of `principals`, by principal.
-    pub async fn find(&self, principals: &[Uuid]) -> Result<HashMap<Uuid, Vec<NodeId>>, Away> {
-        let mut nodes: HashMap<Uuid, Vec<NodeId>> = HashMap::new();
+    pub async fn find(
+        &self,
+        principals: &[PrincipalId],
+    ) -> Result<HashMap<PrincipalId, Vec<NodeId>>, Away> {
+        let mut nodes: HashMap<PrincipalId, Vec<NodeId>> = HashMap::new();
         for (piece, answer) in self.call("find", principals).await? {
             let (pairs, _) = answer.as_chunks::<2>();
             for [node, indices] in pairs {
@@ -76,8 +78,8 @@ impl Directory {
     async fn call(
         &self,
         operation: &str,
-        principals: &[Uuid],
-    ) -> Result<Vec<(Vec<Uuid>, Vec<String>)>, Away> {
+        principals: &[PrincipalId],
+    ) -> Result<Vec<(Vec<PrincipalId>, Vec<String>)>, Away> {
         let calls = self.pieces(principals).into_iter().map(async |piece| {
             let names: Vec<String> = piece
                 .iter()
@@ -95,9 +97,9 @@ impl Directory {
     }
 
     /// Pieces that a call takes. A cluster of Redis runs a script on keys of a single hash slot.
-    fn pieces(&self, principals: &[Uuid]) -> Vec<Vec<Uuid>> {
+    fn pieces(&self, principals: &[PrincipalId]) -> Vec<Vec<PrincipalId>> {
         let is_clustered = self.redis.is_clustered();
-        let mut slots: HashMap<u8, Vec<Uuid>> = HashMap::new();
+        let mut slots: HashMap<u8, Vec<PrincipalId>> = HashMap::new();
         for principal in principals {
             let slot = keys::directory_slot(*principal);
             let slot = if is_clustered { slot } else { 0 };
@@ -106,12 +108,12 @@ impl Directory {
         let pieces = slots
             .values()
             .flat_map(|slot| slot.chunks(MAX_CALL_ENTRIES));
-        pieces.map(<[Uuid]>::to_vec).collect()
+        pieces.map(<[PrincipalId]>::to_vec).collect()
     }
 }
 
 /// The principal with an index of the script, which counts from 1.
-fn at(piece: &[Uuid], index: &str) -> Option<Uuid> {
+fn at(piece: &[PrincipalId], index: &str) -> Option<PrincipalId> {
     let index: usize = index.parse().ok()?;
     piece.get(index.checked_sub(1)?).copied()
 }

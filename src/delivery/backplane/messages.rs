@@ -5,9 +5,13 @@ use std::sync::Arc;
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use blindpipe_protocol::revocation::RevocationReason;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
-use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery, telemetry::trace::TraceContext};
+use crate::{
+    events::EncodedEvent,
+    ids::{AgentId, CredentialId, NodeId, PrincipalId},
+    inbox::InboxHead,
+    telemetry::trace::TraceContext,
+};
 
 /// A larger body stays in Postgres, and the hint carries only its number.
 const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
@@ -34,7 +38,7 @@ pub struct Hint {
     /// The node that published it.
     pub from: NodeId,
     /// The inboxes, each with the number that it has reached.
-    pub deliveries: Vec<Delivery>,
+    pub heads: Vec<InboxHead>,
     /// The event; none if it is too large.
     pub encoded: Option<EncodedEvent>,
     /// The trace that it is part of.
@@ -47,12 +51,12 @@ impl Hint {
     /// around JSON.
     pub fn encode(
         from: NodeId,
-        deliveries: &[Delivery],
+        heads: &[InboxHead],
         encoded: &EncodedEvent,
         trace: Option<TraceContext>,
     ) -> String {
-        let mut bytes = Vec::with_capacity(deliveries.len() * 24);
-        for Delivery { principal, seq } in deliveries {
+        let mut bytes = Vec::with_capacity(heads.len() * 24);
+        for InboxHead { principal, seq } in heads {
             bytes.extend_from_slice(principal.as_bytes());
             bytes.extend_from_slice(&seq.to_be_bytes());
         }
@@ -71,19 +75,18 @@ impl Hint {
         let (inboxes, trace) = inboxes.split_once(';').unwrap_or((inboxes, ""));
         let bytes = BASE64.decode(inboxes).ok()?;
         let (pairs, rest) = bytes.as_chunks::<24>();
-        let deliveries = pairs.iter().map(|pair| {
+        let heads = pairs.iter().map(|pair| {
             let (principal, seq) = pair.split_at(16);
-            let principal = Uuid::from_slice(principal).ok()?;
-            Some(Delivery {
-                principal,
+            Some(InboxHead {
+                principal: PrincipalId::from_bytes(principal.try_into().ok()?),
                 seq: i64::from_be_bytes(seq.try_into().ok()?),
             })
         });
-        let deliveries: Option<Vec<Delivery>> = deliveries.collect();
+        let heads: Option<Vec<InboxHead>> = heads.collect();
         let encoded = tail_in(parts.next()?);
         rest.is_empty().then_some(Hint {
             from,
-            deliveries: deliveries?,
+            heads: heads?,
             encoded,
             trace: trace.parse().ok(),
         })
@@ -97,7 +100,7 @@ pub enum ControlMessage {
     /// These sessions or tokens are revoked, so their subscriptions end.
     Invalidate {
         /// Session and token ids.
-        credentials: Vec<Uuid>,
+        credentials: Vec<CredentialId>,
         /// The reason in `session.invalidated`.
         reason: String,
     },
@@ -106,7 +109,7 @@ pub enum ControlMessage {
         /// The node that published it.
         from: NodeId,
         /// The agents with new events whose turns a worker holds.
-        held: Vec<Uuid>,
+        held: Vec<AgentId>,
     },
 }
 
@@ -137,17 +140,17 @@ mod tests {
     fn a_hint_names_its_inboxes_and_carries_a_small_event() {
         let from = node();
         let encoded: EncodedEvent = r#""data":{"text":"a b  c"}"#.into();
-        let of = |n| Delivery {
-            principal: Uuid::from_u128(n),
+        let of = |n: u128| InboxHead {
+            principal: PrincipalId::from_bytes(n.to_be_bytes()),
             seq: i64::try_from(n).expect("small"),
         };
-        let deliveries = [of(1), of(2), of(500)];
-        let text = Hint::encode(from, &deliveries, &encoded, None);
+        let heads = [of(1), of(2), of(500)];
+        let text = Hint::encode(from, &heads, &encoded, None);
         let hint = Hint::decode(&text).expect("a hint");
         let pairs: Vec<_> = hint
-            .deliveries
+            .heads
             .iter()
-            .map(|one| (one.principal.as_u128(), one.seq))
+            .map(|one| (u128::from_be_bytes(*one.principal.as_bytes()), one.seq))
             .collect();
         assert_eq!(
             (hint.from, pairs, hint.encoded.as_deref()),
@@ -156,13 +159,13 @@ mod tests {
         assert_eq!(hint.trace, None);
         let known = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let trace: TraceContext = known.parse().expect("a context");
-        let traced = Hint::encode(from, &deliveries, &encoded, Some(trace));
+        let traced = Hint::encode(from, &heads, &encoded, Some(trace));
         let traced = Hint::decode(&traced).expect("a hint");
         assert_eq!(traced.encoded.as_deref(), Some(&*encoded));
-        assert_eq!((traced.trace, traced.deliveries.len()), (Some(trace), 3));
+        assert_eq!((traced.trace, traced.heads.len()), (Some(trace), 3));
         let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
-        let hint = Hint::decode(&Hint::encode(from, &deliveries, &large, None)).expect("a hint");
-        assert!(hint.encoded.is_none() && hint.deliveries.len() == 3);
+        let hint = Hint::decode(&Hint::encode(from, &heads, &large, None)).expect("a hint");
+        assert!(hint.encoded.is_none() && hint.heads.len() == 3);
         for junk in ["", "!", "! x", TAIL, &text[1..], &text.replace(' ', " A")] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");
         }

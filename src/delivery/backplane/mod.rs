@@ -32,7 +32,6 @@ use std::{
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use self::{
     messages::ControlMessage,
@@ -49,8 +48,8 @@ use super::{
 };
 use crate::{
     events::EncodedEvent,
-    ids::NodeId,
-    inbox::{AppendedEvent, Delivery},
+    ids::{AgentId, CredentialId, NodeId, PrincipalId},
+    inbox::{AppendedEvent, Delivery, InboxHead},
     metrics,
     redis::{LiveNodes, Redis},
 };
@@ -64,8 +63,8 @@ pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
 /// A callback with the events of a commit.
 type PublishedObserver = Box<dyn Fn(&[AppendedEvent]) + Send + Sync>;
 
-/// A callback with the principals concerned.
-type PrincipalsObserver = Box<dyn Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync>;
+/// A callback with the agents concerned.
+type AgentsObserver = Box<dyn Fn(&mut dyn Iterator<Item = AgentId>) + Send + Sync>;
 
 /// The publishing half, for the rest of the node. It never waits and never fails. Clones share it.
 #[derive(Clone)]
@@ -96,13 +95,13 @@ pub struct State {
     /// Nodes whose heartbeat was late at the last one of this node.
     late_nodes: Mutex<HashSet<String>>,
     node_lost_notify: Notify,
-    fresh: Mutex<Vec<Uuid>>,
+    fresh: Mutex<Vec<PrincipalId>>,
     fresh_notify: Notify,
     /// Called with the events that this node has committed.
     on_published: OnceLock<PublishedObserver>,
     /// Called with the agents whose webhooks another node has woken. Only a node that delivers has
     /// it.
-    on_webhooks_woken: OnceLock<PrincipalsObserver>,
+    on_webhooks_woken: OnceLock<AgentsObserver>,
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
     announced: Mutex<Vec<Announcement>>,
     announced_notify: Notify,
@@ -112,7 +111,7 @@ pub struct State {
 
 /// A credential with a subscription here that another node says is revoked.
 pub(super) struct Announcement {
-    pub credential: Uuid,
+    pub credential: CredentialId,
     pub reason: RevocationReason,
 }
 
@@ -188,7 +187,7 @@ impl State {
     }
 
     /// Records that other nodes have just learnt that this one serves these principals.
-    fn subscribed(&self, principals: &[Uuid]) {
+    fn subscribed(&self, principals: &[PrincipalId]) {
         self.fresh.lock().extend(principals);
         self.fresh_notify.notify_one();
     }
@@ -206,7 +205,7 @@ impl State {
     }
 
     /// Waits for principals that other nodes have just learnt of.
-    pub(super) async fn fresh(&self) -> Vec<Uuid> {
+    pub(super) async fn fresh(&self) -> Vec<PrincipalId> {
         self.fresh_notify.notified().await;
         std::mem::take(&mut *self.fresh.lock())
     }
@@ -256,7 +255,7 @@ impl Backplane {
     /// webhooks another node has woken.
     pub fn on_webhooks_woken(
         &self,
-        tell: impl Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync + 'static,
+        tell: impl Fn(&mut dyn Iterator<Item = AgentId>) + Send + Sync + 'static,
     ) {
         self.state.on_webhooks_woken.set(Box::new(tell)).ok();
         self.state.renew.notify_one();
@@ -264,7 +263,7 @@ impl Backplane {
 
     /// Notifies the workers of other nodes that turns are due. `held` are agents with new events
     /// whose turns a worker holds.
-    pub fn wake_webhooks(&self, held: Vec<Uuid>) {
+    pub fn wake_webhooks(&self, held: Vec<AgentId>) {
         let message = ControlMessage::WakeWebhooks {
             from: self.node,
             held,
@@ -285,8 +284,8 @@ impl Backplane {
         let mut wakeups = Wakeups::default();
         for event in events {
             (self.observer)(&event.encoded);
-            self.hub
-                .deliver(&event.deliveries, Some(&event.encoded), &mut wakeups);
+            let heads = event.deliveries.iter().map(Delivery::head);
+            self.hub.deliver(heads, Some(&event.encoded), &mut wakeups);
         }
         wakeups.wake();
         if let Some(tell) = self.state.on_published.get() {
@@ -294,10 +293,9 @@ impl Backplane {
         }
         for event in events {
             for some in event.deliveries.chunks(MAX_MESSAGE_RECIPIENTS) {
-                let (deliveries, encoded) = (some.to_vec(), event.encoded.clone());
                 let hint = Content::Hint {
-                    deliveries,
-                    encoded,
+                    heads: some.iter().map(Delivery::head).collect(),
+                    encoded: event.encoded.clone(),
                     trace: event.trace,
                 };
                 self.enqueue(Urgency::Hint, hint);
@@ -307,10 +305,10 @@ impl Backplane {
 
     /// Publishes the numbers that inboxes have reached, for subscriptions that are behind. Returns
     /// how many those of this node are.
-    pub(super) fn publish_heads(&self, heads: &[Delivery]) -> u64 {
+    pub(super) fn publish_heads(&self, heads: &[InboxHead]) -> u64 {
         for some in heads.chunks(MAX_MESSAGE_RECIPIENTS) {
-            let deliveries = some.to_vec();
-            self.enqueue(Urgency::Hint, Content::Heads { deliveries });
+            let heads = some.to_vec();
+            self.enqueue(Urgency::Hint, Content::Heads { heads });
         }
         let behind = heads
             .iter()
@@ -322,7 +320,7 @@ impl Backplane {
     /// are, every node looks at them.
     pub fn guard(&self, events: &[AppendedEvent]) -> LossGuard {
         let deliveries = events.iter().flat_map(|event| &event.deliveries);
-        let inboxes = deliveries.map(|delivery| delivery.principal);
+        let inboxes = deliveries.map(|delivery| delivery.recipient.id());
         self.state.losses.guard(inboxes.collect())
     }
 
@@ -346,7 +344,7 @@ impl Backplane {
     /// Sends an ephemeral event to the sockets of `principals` on all nodes, except `but`.
     pub fn publish_ephemeral(
         &self,
-        principals: &[Uuid],
+        principals: &[PrincipalId],
         event: &EphemeralEvent,
         but: Option<&Subscription>,
     ) {
@@ -358,7 +356,7 @@ impl Backplane {
     }
 
     /// Sends an ephemeral event to the sockets of `principals` on this node only.
-    pub fn publish_ephemeral_here(&self, principals: &[Uuid], event: &EphemeralEvent) {
+    pub fn publish_ephemeral_here(&self, principals: &[PrincipalId], event: &EphemeralEvent) {
         self.hub.publish_ephemeral(principals, event, None);
     }
 
@@ -368,7 +366,7 @@ impl Backplane {
     }
 
     /// Ends the subscriptions of revoked credentials on all nodes, and keeps tombstones of them.
-    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
+    pub fn invalidate(&self, credentials: Vec<CredentialId>, reason: RevocationReason) {
         self.tombstones.raise(&credentials, reason);
         self.hub.revoke(&credentials, reason);
         let message = ControlMessage::Invalidate {

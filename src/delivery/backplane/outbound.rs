@@ -11,7 +11,6 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use uuid::Uuid;
 
 use super::{
     messages::{Hint, TAIL},
@@ -21,8 +20,8 @@ use super::{
 };
 use crate::{
     delivery::ephemeral::EphemeralEnvelope,
-    ids::NodeId,
-    inbox::Delivery,
+    ids::{NodeId, PrincipalId},
+    inbox::InboxHead,
     metrics,
     redis::{Away, keys},
 };
@@ -39,7 +38,7 @@ const TAIL_AFTER: Duration = Duration::from_millis(500);
 /// The nodes that the messages of a batch may concern.
 struct Places {
     /// The nodes that serve each principal of the messages that are looked up.
-    by_principal: HashMap<Uuid, Vec<NodeId>>,
+    by_principal: HashMap<PrincipalId, Vec<NodeId>>,
     /// Principals from which a message of this batch goes to every live node.
     min_broadcast_principals: usize,
     /// The other nodes that live, if a message goes to all of them.
@@ -60,12 +59,12 @@ struct Addressed {
     channel: String,
     sealed: String,
     /// The inboxes to look at if it is lost.
-    inboxes: Arc<[Uuid]>,
+    inboxes: Arc<[PrincipalId]>,
 }
 
-/// The deliveries with these places, and their inboxes.
-fn picked(deliveries: &[Delivery], places: &[usize]) -> (Vec<Delivery>, Arc<[Uuid]>) {
-    let some: Vec<Delivery> = places.iter().map(|n| deliveries[*n]).collect();
+/// The heads with these places, and their inboxes.
+fn picked(heads: &[InboxHead], places: &[usize]) -> (Vec<InboxHead>, Arc<[PrincipalId]>) {
+    let some: Vec<InboxHead> = places.iter().map(|n| heads[*n]).collect();
     let inboxes = some.iter().map(|one| one.principal).collect();
     (some, inboxes)
 }
@@ -127,7 +126,8 @@ impl<P: PubSub> PubSubWorker<P> {
             .iter()
             .map(|message| &message.content)
             .partition(|content| places.is_broadcast(content));
-        let principals: HashSet<Uuid> = others.iter().flat_map(|one| one.principals()).collect();
+        let principals: HashSet<PrincipalId> =
+            others.iter().flat_map(|one| one.principals()).collect();
         let principals = Vec::from_iter(principals);
         let (by_principal, living) = tokio::join!(
             self.directory.find(&principals),
@@ -197,7 +197,7 @@ impl<P: PubSub> PubSubWorker<P> {
         &self,
         epoch: u64,
         content: &Content,
-        places: &HashMap<Uuid, Vec<NodeId>>,
+        places: &HashMap<PrincipalId, Vec<NodeId>>,
     ) -> Vec<Addressed> {
         let mut by_node: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (n, principal) in content.principals().enumerate() {
@@ -217,22 +217,26 @@ impl<P: PubSub> PubSubWorker<P> {
 
     /// Encodes the message for the recipients at `concerned`, which are positions in its list. Also
     /// returns the inboxes to read if the message is lost.
-    fn encode(&self, content: &Content, concerned: &[usize]) -> Option<(String, Arc<[Uuid]>)> {
+    fn encode(
+        &self,
+        content: &Content,
+        concerned: &[usize],
+    ) -> Option<(String, Arc<[PrincipalId]>)> {
         match content {
             Content::Hint {
-                deliveries,
+                heads,
                 encoded,
                 trace,
             } => {
-                let (some, inboxes) = picked(deliveries, concerned);
+                let (some, inboxes) = picked(heads, concerned);
                 Some((Hint::encode(self.node, &some, encoded, *trace), inboxes))
             }
-            Content::Heads { deliveries } => {
-                let (some, inboxes) = picked(deliveries, concerned);
+            Content::Heads { heads } => {
+                let (some, inboxes) = picked(heads, concerned);
                 Some((Hint::encode(self.node, &some, &"".into(), None), inboxes))
             }
             Content::Ephemeral { principals, event } => {
-                let some: Vec<Uuid> = concerned.iter().map(|n| principals[*n]).collect();
+                let some: Vec<PrincipalId> = concerned.iter().map(|n| principals[*n]).collect();
                 let text = EphemeralEnvelope::encode(self.node, &some, event);
                 Some((text, Arc::default()))
             }
@@ -241,7 +245,13 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn addressed(&self, to: NodeId, epoch: u64, text: &str, inboxes: Arc<[Uuid]>) -> Addressed {
+    fn addressed(
+        &self,
+        to: NodeId,
+        epoch: u64,
+        text: &str,
+        inboxes: Arc<[PrincipalId]>,
+    ) -> Addressed {
         let channel = self.redis.key(keys::node_channel(to));
         let sealed = self.seal.seal(&channel, epoch, text);
         self.tails.lock().insert(to, Instant::now());

@@ -2,12 +2,15 @@
 //! for others.
 
 use tokio::sync::mpsc;
-use uuid::Uuid;
 
 use super::{directory::WEBHOOK_WORKERS, worker::MAX_BATCH_MESSAGES};
 use crate::{
-    delivery::ephemeral::EphemeralEvent, events::EncodedEvent, ids::NodeId, inbox::Delivery,
-    metrics, telemetry::trace::TraceContext,
+    delivery::ephemeral::EphemeralEvent,
+    events::EncodedEvent,
+    ids::{NodeId, PrincipalId},
+    inbox::InboxHead,
+    metrics,
+    telemetry::trace::TraceContext,
 };
 
 /// Control messages that may wait; they go first.
@@ -28,15 +31,15 @@ pub(super) struct Message {
 pub(super) enum Content {
     /// An event, for the nodes that serve one of the inboxes' owners.
     Hint {
-        deliveries: Vec<Delivery>,
+        heads: Vec<InboxHead>,
         encoded: EncodedEvent,
         trace: Option<TraceContext>,
     },
     /// Numbers that inboxes have reached, for the nodes that serve one of their owners.
-    Heads { deliveries: Vec<Delivery> },
+    Heads { heads: Vec<InboxHead> },
     /// An ephemeral event, for the nodes that serve one of these principals.
     Ephemeral {
-        principals: Vec<Uuid>,
+        principals: Vec<PrincipalId>,
         event: EphemeralEvent,
     },
     /// A control message for the nodes that deliver webhooks.
@@ -49,10 +52,10 @@ pub(super) enum Content {
 
 impl Content {
     /// The principals whose nodes get the message.
-    pub(super) fn principals(&self) -> Box<dyn Iterator<Item = Uuid> + '_> {
+    pub(super) fn principals(&self) -> Box<dyn Iterator<Item = PrincipalId> + '_> {
         match self {
-            Content::Hint { deliveries, .. } | Content::Heads { deliveries } => {
-                Box::new(deliveries.iter().map(|one| one.principal))
+            Content::Hint { heads, .. } | Content::Heads { heads } => {
+                Box::new(heads.iter().map(|one| one.principal))
             }
             Content::Ephemeral { principals, .. } => Box::new(principals.iter().copied()),
             Content::WakeWebhooks { .. } => Box::new(std::iter::once(WEBHOOK_WORKERS)),
@@ -61,7 +64,7 @@ impl Content {
     }
 
     /// The inboxes that a sweep must look at if the message is lost.
-    pub(super) fn inboxes(&self) -> Vec<Uuid> {
+    pub(super) fn inboxes(&self) -> Vec<PrincipalId> {
         match self {
             Content::Hint { .. } | Content::Heads { .. } => self.principals().collect(),
             _ => Vec::new(),

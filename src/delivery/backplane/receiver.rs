@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use blindpipe_protocol::revocation::RevocationReason;
 use futures_util::FutureExt;
-use uuid::Uuid;
 
 use super::{
     Announcement,
@@ -16,6 +15,7 @@ use super::{
 use crate::{
     delivery::{ephemeral::EphemeralEnvelope, hub::Wakeups},
     events::EncodedEvent,
+    ids::CredentialId,
     metrics,
     redis::keys,
     telemetry::trace,
@@ -101,7 +101,7 @@ impl<P: PubSub> PubSubWorker<P> {
             let _span = trace::of_follower("hint", "deliver", "consumer", hint.trace).entered();
             self.observe(hint.encoded.as_ref());
             self.hub
-                .deliver(&hint.deliveries, hint.encoded.as_ref(), wakeups);
+                .deliver(hint.heads.iter().copied(), hint.encoded.as_ref(), wakeups);
         }
     }
 
@@ -147,7 +147,7 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Hands on the revocations that concern subscriptions of this node.
-    fn announce(&self, credentials: &[Uuid], reason: RevocationReason) {
+    fn announce(&self, credentials: &[CredentialId], reason: RevocationReason) {
         let here = self.hub.authorised_by(credentials);
         if !here.is_empty() {
             let announcement = |credential| Announcement { credential, reason };

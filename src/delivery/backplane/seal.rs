@@ -19,7 +19,6 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use parking_lot::Mutex;
-use uuid::Uuid;
 
 use crate::{
     auth::key_ring::{MIN_MAC_BYTES, MacKeyRing},
@@ -89,7 +88,7 @@ impl Seal {
         let number = self.next_number(channel);
         let mut prefix = [0; MIN_MAC_BYTES + HEAD_BYTES];
         let (mac, head) = prefix.split_at_mut(MIN_MAC_BYTES);
-        head[..16].copy_from_slice(self.node.0.as_bytes());
+        head[..16].copy_from_slice(self.node.as_bytes());
         head[16..24].copy_from_slice(&epoch.to_be_bytes());
         head[24..].copy_from_slice(&number.to_be_bytes());
         let whole = self.keys.sign(&[channel.as_bytes(), head, text.as_bytes()]);
@@ -124,7 +123,7 @@ pub enum Refusal {
 /// Opens what a node receives, and remembers the numbers that it took.
 pub struct Opener {
     keys: MacKeyRing,
-    senders: HashMap<String, HashMap<Uuid, ReplayWindow>>,
+    senders: HashMap<String, HashMap<NodeId, ReplayWindow>>,
 }
 
 impl Opener {
@@ -168,8 +167,8 @@ impl Opener {
     }
 }
 
-fn read(head: &[u8]) -> Option<(Uuid, u64, u64)> {
-    let sender = Uuid::from_slice(head.get(..16)?).ok()?;
+fn read(head: &[u8]) -> Option<(NodeId, u64, u64)> {
+    let sender = NodeId::from_bytes(*head.first_chunk()?);
     let (numbers, _) = head.get(16..)?.as_chunks::<8>();
     let [epoch, number] = numbers else {
         return None;

@@ -13,7 +13,6 @@ use std::{sync::Arc, time::Duration};
 use blindpipe_protocol::revocation::RevocationReason;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::messages::known_reason;
 use crate::{
@@ -21,6 +20,7 @@ use crate::{
     auth::server_secret::ServerSecret,
     db::Db,
     error::Result,
+    ids::CredentialId,
     redis::{Away, Redis, Script, keys},
     supervisor,
 };
@@ -70,7 +70,7 @@ impl Tombstones {
     }
 
     /// For credentials whose end has been committed.
-    pub fn raise(&self, credentials: &[Uuid], reason: RevocationReason) {
+    pub fn raise(&self, credentials: &[CredentialId], reason: RevocationReason) {
         for credential in credentials {
             self.queue
                 .try_send(self.entry(*credential, reason.as_str()))
@@ -102,7 +102,7 @@ impl Tombstones {
             let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
                 return Ok(false);
             };
-            let (ids, reasons): (Vec<Uuid>, Vec<RevocationReason>) =
+            let (ids, reasons): (Vec<CredentialId>, Vec<RevocationReason>) =
                 entries.iter().filter_map(|entry| self.read(entry)).unzip();
             if !ids.is_empty() {
                 mark_revoked(db, &ids, &reasons).await?;
@@ -123,14 +123,14 @@ impl Tombstones {
             .await
     }
 
-    fn entry(&self, credential: Uuid, reason: &str) -> String {
+    fn entry(&self, credential: CredentialId, reason: &str) -> String {
         let seal = self.seal.sign(&[credential.as_bytes(), reason.as_bytes()]);
-        format!("{} {reason} {}", credential.simple(), keys::hex(&seal))
+        format!("{} {reason} {}", credential.0.simple(), keys::hex(&seal))
     }
 
-    fn read(&self, entry: &str) -> Option<(Uuid, RevocationReason)> {
+    fn read(&self, entry: &str) -> Option<(CredentialId, RevocationReason)> {
         let mut parts = entry.split(' ');
-        let credential: Uuid = parts.next()?.parse().ok()?;
+        let credential = CredentialId(parts.next()?.parse().ok()?);
         let (reason, seal) = (parts.next()?, keys::bytes_of(parts.next()?)?);
         self.seal
             .verify(&[credential.as_bytes(), reason.as_bytes()], &seal)
@@ -139,7 +139,11 @@ impl Tombstones {
 }
 
 /// Revokes those that live, in the order of their ids.
-async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason]) -> Result<()> {
+async fn mark_revoked(
+    db: &Db,
+    credentials: &[CredentialId],
+    reasons: &[RevocationReason],
+) -> Result<()> {
     let client = db.write().await?;
     let again: i64 = client
         .query_one(

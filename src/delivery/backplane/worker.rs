@@ -13,7 +13,6 @@ use tokio::{
     time::MissedTickBehavior,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::{
     Backplane, Outgoing, State,
@@ -23,7 +22,7 @@ use super::{
 };
 use crate::{
     delivery::hub::{Hub, SubscriptionChange},
-    ids::NodeId,
+    ids::{NodeId, PrincipalId},
     metrics,
     redis::{Away, Redis, keys},
     supervisor,
@@ -115,7 +114,7 @@ impl<P: PubSub> PubSubWorker<P> {
 
     /// Keeps the directory's entries of this node equal to the principals that it serves.
     async fn serve(self: Arc<Self>, interest: &mut mpsc::UnboundedReceiver<SubscriptionChange>) {
-        let mut held: HashSet<Uuid> = HashSet::new();
+        let mut held: HashSet<PrincipalId> = HashSet::new();
         let mut changes = Vec::new();
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -144,12 +143,16 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    async fn follow(&self, held: &mut HashSet<Uuid>, changed: impl Iterator<Item = Uuid>) {
-        let changed: HashSet<Uuid> = changed.collect();
-        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) =
+    async fn follow(
+        &self,
+        held: &mut HashSet<PrincipalId>,
+        changed: impl Iterator<Item = PrincipalId>,
+    ) {
+        let changed: HashSet<PrincipalId> = changed.collect();
+        let (wanted, unwanted): (Vec<PrincipalId>, Vec<PrincipalId>) =
             changed.into_iter().partition(|one| self.hub.listens(*one));
-        let new: Vec<Uuid> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
-        let old: Vec<Uuid> = unwanted
+        let new: Vec<PrincipalId> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
+        let old: Vec<PrincipalId> = unwanted
             .into_iter()
             .filter(|one| held.remove(one))
             .collect();
@@ -167,9 +170,9 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Asserts a part of the entries, in case Redis lost some without a trace.
-    async fn assert_slice(&self, held: &HashSet<Uuid>, slice: u8) {
-        let is_due = |one: &&Uuid| one.as_bytes()[15] % ASSERTION_SLICES == slice;
-        let due: Vec<Uuid> = held.iter().filter(is_due).copied().collect();
+    async fn assert_slice(&self, held: &HashSet<PrincipalId>, slice: u8) {
+        let is_due = |one: &&PrincipalId| one.as_bytes()[15] % ASSERTION_SLICES == slice;
+        let due: Vec<PrincipalId> = held.iter().filter(is_due).copied().collect();
         match self.directory.join(&due).await {
             Ok(missing) if missing.is_empty() => {}
             Ok(missing) => {
@@ -181,14 +184,14 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// The principals whose entries name this node.
-    fn served(&self) -> HashSet<Uuid> {
+    fn served(&self) -> HashSet<PrincipalId> {
         let workers = self.state.delivers_webhooks().then_some(WEBHOOK_WORKERS);
         self.hub.principals().into_iter().chain(workers).collect()
     }
 
-    async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
+    async fn renew_all(&self, held: &mut HashSet<PrincipalId>) -> bool {
         let wanted = self.served();
-        let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
+        let gone: Vec<PrincipalId> = held.difference(&wanted).copied().collect();
         *held = wanted;
         // The channel comes before the entries that lead others to it.
         let own = self.redis.key(keys::node_channel(self.node));
@@ -199,7 +202,7 @@ impl<P: PubSub> PubSubWorker<P> {
         if !gone.is_empty() {
             self.directory.leave(&gone).await.ok();
         }
-        let principals: Vec<Uuid> = held.iter().copied().collect();
+        let principals: Vec<PrincipalId> = held.iter().copied().collect();
         for piece in principals.chunks(MAX_BATCH_ENTRIES) {
             if self.directory.join(piece).await.is_err() {
                 return false;

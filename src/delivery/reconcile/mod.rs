@@ -21,7 +21,6 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 pub use self::store::forget_log;
 use self::store::{LOG_RETENTION_SECONDS, LogCursor, dead_credentials};
@@ -29,7 +28,14 @@ use super::{
     Backplane, End, Hub,
     backplane::{State, seal::Seal, tombstones::Tombstones},
 };
-use crate::{cursor::Cursor, db::Db, error::Result, inbox::Inbox, metrics};
+use crate::{
+    cursor::Cursor,
+    db::Db,
+    error::Result,
+    ids::{CredentialId, PrincipalId},
+    inbox::Inbox,
+    metrics,
+};
 
 /// Pause between two readings of the log while the backplane's probe comes back.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -175,7 +181,8 @@ impl Reconciler {
         if subscriptions.is_empty() {
             return Ok(());
         }
-        let principals: HashSet<Uuid> = subscriptions.iter().map(|one| one.principal).collect();
+        let principals: HashSet<PrincipalId> =
+            subscriptions.iter().map(|one| one.principal).collect();
         let mut heads = HashMap::new();
         for piece in Vec::from_iter(principals).chunks(MAX_PIECE_ROWS) {
             let piece = self.inbox.heads(piece).await?;
@@ -193,7 +200,7 @@ impl Reconciler {
     }
 
     /// Ends the subscriptions of those `credentials` that Postgres does not take any more.
-    async fn end_dead(&self, credentials: &[Uuid]) -> Result<()> {
+    async fn end_dead(&self, credentials: &[CredentialId]) -> Result<()> {
         for piece in credentials.chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("credentials", piece.len());
             for (reason, revoked) in dead_credentials(&self.db, piece).await? {
@@ -204,7 +211,7 @@ impl Reconciler {
     }
 
     /// Wakes the subscriptions of `principals` that are behind their inbox; returns their number.
-    async fn wake_behind(&self, principals: &[Uuid]) -> Result<u64> {
+    async fn wake_behind(&self, principals: &[PrincipalId]) -> Result<u64> {
         let mut late = 0;
         for piece in self.hub.positions(principals).chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("heads", piece.len());

@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use super::{INTERVAL, MAX_PIECE_ROWS, Reconciler};
-use crate::{delivery::backplane::State, error::Result, metrics};
+use crate::{
+    delivery::backplane::State,
+    error::Result,
+    ids::{CredentialId, PrincipalId},
+    metrics,
+};
 
 /// Slices of the subscriptions; each interval looks at the next one.
 const SLICES: u8 = 30;
@@ -46,7 +50,7 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
     }
 }
 
-fn slice_of(principal: Uuid) -> u8 {
+fn slice_of(principal: PrincipalId) -> u8 {
     principal.as_bytes()[15] % SLICES
 }
 
@@ -57,7 +61,7 @@ impl Reconciler {
         let due = self
             .hub
             .filtered(|one| slice_of(one.principal) == slice && !one.is_ended());
-        let mut credentials: Vec<Uuid> = due.iter().map(|one| one.credential).collect();
+        let mut credentials: Vec<CredentialId> = due.iter().map(|one| one.credential).collect();
         credentials.sort_unstable();
         credentials.dedup();
         self.end_dead(&credentials).await?;

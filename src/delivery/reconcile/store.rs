@@ -5,13 +5,13 @@ use std::time::Duration;
 use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::super::backplane::messages::reason_of;
 use crate::{
     db::{Db, batches::BATCH_ROWS},
     error::Result,
-    inbox::{self, Delivery},
+    ids::{CredentialId, PrincipalId},
+    inbox::{self, InboxHead},
 };
 
 /// Most rows of the log in a reading. A reader that finds more looks at everything.
@@ -61,9 +61,9 @@ pub struct News {
     /// The cursor of the next reading.
     pub cursor: LogCursor,
     /// Revoked credentials, and tokens whose grace has ended.
-    pub credentials: Vec<Uuid>,
+    pub credentials: Vec<CredentialId>,
     /// The owners of inboxes whose hints their nodes could not publish.
-    pub inboxes: Vec<Uuid>,
+    pub inboxes: Vec<PrincipalId>,
     /// Whether a node lost hints and cannot name the inboxes.
     pub any_inbox: bool,
     /// Whether there is more than a reading holds.
@@ -103,8 +103,8 @@ pub async fn news(db: &Db, after: &LogCursor) -> Result<News> {
 }
 
 /// The heads of those inboxes that are beyond the given numbers.
-pub async fn heads_beyond(db: &Db, known: &[Delivery]) -> Result<Vec<Delivery>> {
-    let (principals, seqs): (Vec<Uuid>, Vec<i64>) =
+pub async fn heads_beyond(db: &Db, known: &[InboxHead]) -> Result<Vec<InboxHead>> {
+    let (principals, seqs): (Vec<PrincipalId>, Vec<i64>) =
         known.iter().map(|one| (one.principal, one.seq)).unzip();
     let client = db.read().await?;
     let rows = client
@@ -116,7 +116,7 @@ pub async fn heads_beyond(db: &Db, known: &[Delivery]) -> Result<Vec<Delivery>> 
             &[&principals, &seqs],
         )
         .await?;
-    let head = |row: &Row| Delivery {
+    let head = |row: &Row| InboxHead {
         principal: row.get("principal_id"),
         seq: row.get("head_seq"),
     };
@@ -126,7 +126,7 @@ pub async fn heads_beyond(db: &Db, known: &[Delivery]) -> Result<Vec<Delivery>> 
 /// Inboxes with fresh entries.
 pub struct FreshHeads {
     /// The inboxes, each with the highest number among its fresh entries.
-    pub reached: Vec<Delivery>,
+    pub reached: Vec<InboxHead>,
     /// The time of the youngest entry.
     pub last: Option<DateTime<Utc>>,
     /// Whether there are more.
@@ -161,7 +161,7 @@ pub async fn fresh_heads(
             ],
         )
         .await?;
-    let reached = |row: &Row| Delivery {
+    let reached = |row: &Row| InboxHead {
         principal: row.get("principal_id"),
         seq: row.get("seq"),
     };
@@ -176,8 +176,8 @@ pub async fn fresh_heads(
 /// Those of `credentials` that are no live session and no valid token, each with its reason.
 pub async fn dead_credentials(
     db: &Db,
-    credentials: &[Uuid],
-) -> Result<Vec<(RevocationReason, Uuid)>> {
+    credentials: &[CredentialId],
+) -> Result<Vec<(RevocationReason, CredentialId)>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -204,7 +204,7 @@ pub async fn dead_credentials(
 }
 
 /// Records inboxes whose hints were not published; none stands for unknown ones.
-pub async fn record_losses(db: &Db, inboxes: &[Option<Uuid>]) -> Result<()> {
+pub async fn record_losses(db: &Db, inboxes: &[Option<PrincipalId>]) -> Result<()> {
     let client = db.write().await?;
     client
         .execute(

@@ -4,12 +4,12 @@
 
 use chrono::{Days, NaiveDate, NaiveTime};
 use sha2::{Digest as _, Sha256};
-use uuid::Uuid;
 
 use super::rules;
 use crate::{
     db::{Db, batches::paced},
     error::Result,
+    ids::{AccessId, SubjectId},
     objects::Objects,
 };
 
@@ -27,8 +27,8 @@ pub struct Digest {
 
 impl Digest {
     /// Adds the end of a chain. Chains come in the order of their subjects.
-    pub fn add(&mut self, subject: Uuid, seq: i64, hash: &[u8]) {
-        let hash = rules::hex(hash);
+    pub fn add(&mut self, subject: SubjectId, seq: i64, hash: &[u8]) {
+        let (subject, hash) = (subject.0, rules::hex(hash));
         self.hash.update(format!("{subject}|{seq}|{hash}\n"));
         self.chains += 1;
     }
@@ -40,7 +40,7 @@ impl Digest {
 }
 
 /// The first id of the rows after a day.
-pub fn end_of(day: NaiveDate) -> Uuid {
+pub fn end_of(day: NaiveDate) -> AccessId {
     let next = day.checked_add_days(Days::new(1)).unwrap_or(day);
     rules::ulid_floor(next.and_time(NaiveTime::MIN).and_utc())
 }
@@ -51,7 +51,7 @@ pub async fn publish(db: &Db, objects: Option<&Objects>) -> Result<()> {
     let Some(day) = due(db).await? else {
         return Ok(());
     };
-    let (mut digest, mut after) = (Digest::default(), Uuid::nil());
+    let (mut digest, mut after) = (Digest::default(), SubjectId::NIL);
     while paced(add_page(db, day, &mut digest, &mut after)).await? {}
     let chains = digest.chains;
     let digest = digest.finish();
@@ -81,7 +81,12 @@ async fn due(db: &Db) -> Result<Option<NaiveDate>> {
 }
 
 /// Adds the next chains after `after`. True if there may be more.
-async fn add_page(db: &Db, day: NaiveDate, digest: &mut Digest, after: &mut Uuid) -> Result<bool> {
+async fn add_page(
+    db: &Db,
+    day: NaiveDate,
+    digest: &mut Digest,
+    after: &mut SubjectId,
+) -> Result<bool> {
     let rows = db
         .read()
         .await?

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use chrono::{DateTime, Utc};
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
+
+use crate::ids::{AccessId, AgentId, ConversationId, SubjectId};
 
 /// A hash of the chain.
 pub type Hash = [u8; 32];
@@ -14,11 +15,11 @@ pub const GENESIS: Hash = [0; 32];
 
 /// A row without its hash.
 pub struct Row<'a> {
-    pub subject: Uuid,
+    pub subject: SubjectId,
     pub seq: i64,
-    pub id: Uuid,
-    pub agent: Uuid,
-    pub conversation: Option<Uuid>,
+    pub id: AccessId,
+    pub agent: AgentId,
+    pub conversation: Option<ConversationId>,
     pub kind: &'a str,
     pub items: i64,
     pub from_seq: Option<i64>,
@@ -39,9 +40,9 @@ pub fn hash(previous: &Hash, row: &Row<'_>, text: &mut String) -> Hash {
         items,
         ..
     } = row;
-    write!(text, "{subject}|{seq}|{id}|{agent}|").ok();
+    write!(text, "{}|{seq}|{}|{}|", subject.0, id.0, agent.0).ok();
     match row.conversation {
-        Some(conversation) => write!(text, "{conversation}").ok(),
+        Some(conversation) => write!(text, "{}", conversation.0).ok(),
         None => write!(text, "-").ok(),
     };
     write!(text, "|{kind}|{items}").ok();
@@ -65,16 +66,16 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// The first ULID of a time's millisecond. A time before 1970 has the first of all.
-pub fn ulid_floor(at: DateTime<Utc>) -> Uuid {
+pub fn ulid_floor(at: DateTime<Utc>) -> AccessId {
     let ms = u128::try_from(at.timestamp_millis()).unwrap_or_default();
-    Uuid::from_u128(ms << 80)
+    AccessId::from_bytes((ms << 80).to_be_bytes())
 }
 
 /// The first ULID of the millisecond that begins at a time, or of the next one.
-pub fn ulid_ceiling(at: DateTime<Utc>) -> Uuid {
+pub fn ulid_ceiling(at: DateTime<Utc>) -> AccessId {
     let part = i64::from(!at.timestamp_subsec_nanos().is_multiple_of(1_000_000));
     let ms = u128::try_from(at.timestamp_millis() + part).unwrap_or_default();
-    Uuid::from_u128(ms << 80)
+    AccessId::from_bytes((ms << 80).to_be_bytes())
 }
 
 #[cfg(test)]
@@ -88,10 +89,10 @@ mod tests {
     #[test]
     fn each_column_counts() {
         let row = || Row {
-            subject: Uuid::from_u128(1),
+            subject: SubjectId::from_bytes([1; 16]),
             seq: 1,
-            id: Uuid::from_u128(2),
-            agent: Uuid::from_u128(3),
+            id: AccessId::from_bytes([2; 16]),
+            agent: AgentId::from_bytes([3; 16]),
             conversation: None,
             kind: "history",
             items: 4,
@@ -102,20 +103,20 @@ mod tests {
         let base = hash(&GENESIS, &row(), &mut String::new());
         let others = [
             Row {
-                subject: Uuid::nil(),
+                subject: SubjectId::NIL,
                 ..row()
             },
             Row { seq: 2, ..row() },
             Row {
-                id: Uuid::nil(),
+                id: AccessId::NIL,
                 ..row()
             },
             Row {
-                agent: Uuid::nil(),
+                agent: AgentId::NIL,
                 ..row()
             },
             Row {
-                conversation: Some(Uuid::nil()),
+                conversation: Some(ConversationId::NIL),
                 ..row()
             },
             Row {
@@ -148,6 +149,6 @@ mod tests {
         assert_eq!(ulid_floor(early), ulid_floor(late));
         assert_eq!(ulid_ceiling(early), ulid_floor(early));
         assert!(ulid_ceiling(late) > ulid_floor(late));
-        assert_eq!(ulid_floor(at("1960-01-01T00:00:00Z")), Uuid::nil());
+        assert_eq!(ulid_floor(at("1960-01-01T00:00:00Z")), AccessId::NIL);
     }
 }

@@ -1,18 +1,20 @@
 use blindpipe_protocol::access_log::{Access, AccessQuery};
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::rules::{hex, ulid_ceiling, ulid_floor};
 use crate::{
     db::Db,
     error::Result,
-    ids::{AccessId, UserId},
+    ids::{AccessId, SubjectId, UserId},
 };
+
+/// Behind the id of every row.
+const LAST: AccessId = AccessId::from_bytes([0xff; 16]);
 
 fn access(row: &Row) -> Access {
     let at: DateTime<Utc> = row.get("at");
-    let subject: Uuid = row.get("subject_id");
+    let subject: SubjectId = row.get("subject_id");
     Access {
         access_id: row.get("access_id"),
         agent_id: row.get("agent_id"),
@@ -23,7 +25,7 @@ fn access(row: &Row) -> Access {
         to_seq: row.get("to_seq"),
         at: at.into(),
         at_us: at.timestamp_micros(),
-        subject_id: subject.to_string(),
+        subject_id: subject.0.to_string(),
         seq: row.get("seq"),
         hash: hex(row.get("hash")),
     }
@@ -91,9 +93,9 @@ pub async fn list(
     }
     // Ids begin with their time, so a span of time is a span of ids. A cursor is compared and need
     // not exist.
-    let before = filter.to.map_or(Uuid::max(), |to| ulid_ceiling(to.0));
-    let before = cursor.map_or(before, |cursor| before.min(cursor.0));
-    let from = filter.from.map_or(Uuid::nil(), |from| ulid_floor(from.0));
+    let before = filter.to.map_or(LAST, |to| ulid_ceiling(to.0));
+    let before = cursor.map_or(before, |cursor| before.min(cursor));
+    let from = filter.from.map_or(AccessId::NIL, |from| ulid_floor(from.0));
     let sql = if agent.is_some() { BY_AGENT } else { BY_TIME };
     let rows = db
         .run("access_log.list", async |tx| {

@@ -7,12 +7,12 @@ use chrono::NaiveDate;
 use futures_util::TryStreamExt;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::{Client, Row};
-use uuid::Uuid;
 
 use super::{
     digest::{self, Digest},
     rules::{self, GENESIS, Hash},
 };
+use crate::ids::{AccessId, SubjectId};
 
 /// Most faults of a report. A changed row can be followed by many.
 const MAX_FAULTS: usize = 100;
@@ -34,7 +34,7 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The user or group of the chain.
-    pub subject: Uuid,
+    pub subject: SubjectId,
     /// The number of the row.
     pub seq: i64,
     pub kind: FaultKind,
@@ -62,7 +62,7 @@ impl fmt::Display for Fault {
             FaultKind::Unexpected => "stands behind the end of its chain",
             FaultKind::End => "is not the end that the chain remembers",
         };
-        write!(to, "chain {subject}: row {seq} {what}")
+        write!(to, "chain {}: row {seq} {what}", subject.0)
     }
 }
 
@@ -84,11 +84,11 @@ impl fmt::Display for Report {
 
 /// The present place in a chain.
 struct Walk {
-    subject: Uuid,
+    subject: SubjectId,
     seq: i64,
     hash: Hash,
     /// Its end at the end of the day: the id, the number and the hash of a row.
-    end_of_day: Option<(Uuid, i64, Hash)>,
+    end_of_day: Option<(AccessId, i64, Hash)>,
 }
 
 /// The digest of a day, out of the rows that were logged before its end.
@@ -105,7 +105,7 @@ impl OfDay {
         }
     }
 
-    fn see(&self, walk: &mut Walk, id: Uuid) {
+    fn see(&self, walk: &mut Walk, id: AccessId) {
         let newest = walk.end_of_day.is_none_or(|(newest, ..)| id > newest);
         if newest && id < digest::end_of(self.day) {
             walk.end_of_day = Some((id, walk.seq, walk.hash));
@@ -148,7 +148,7 @@ pub async fn verify(
         digest: digest(&heads),
         ..Report::default()
     };
-    let mut heads: HashMap<Uuid, (i64, Vec<u8>)> = heads
+    let mut heads: HashMap<SubjectId, (i64, Vec<u8>)> = heads
         .iter()
         .map(|row| (row.get("subject_id"), (row.get("seq"), row.get("hash"))))
         .collect();
@@ -166,7 +166,7 @@ pub async fn verify(
     let mut of_day = day.map(OfDay::new);
     while let Some(row) = rows.try_next().await? {
         report.rows += 1;
-        let subject: Uuid = row.get("subject_id");
+        let subject: SubjectId = row.get("subject_id");
         if walk.as_ref().is_none_or(|walk| walk.subject != subject) {
             finish(walk.take(), &mut heads, of_day.as_mut(), &mut report);
         }
@@ -224,7 +224,7 @@ fn step(walk: &mut Walk, row: &Row, text: &mut String, report: &mut Report) {
 /// Compares the last row of a chain with its end.
 fn finish(
     walk: Option<Walk>,
-    heads: &mut HashMap<Uuid, (i64, Vec<u8>)>,
+    heads: &mut HashMap<SubjectId, (i64, Vec<u8>)>,
     of_day: Option<&mut OfDay>,
     report: &mut Report,
 ) {
@@ -247,7 +247,7 @@ fn finish(
 fn digest(heads: &[Row]) -> String {
     let mut digest = Sha256::new();
     for row in heads {
-        digest.update(row.get::<_, Uuid>("subject_id"));
+        digest.update(row.get::<_, SubjectId>("subject_id").as_bytes());
         digest.update(row.get::<_, i64>("seq").to_be_bytes());
         digest.update(row.get::<_, &[u8]>("hash"));
     }
@@ -255,7 +255,7 @@ fn digest(heads: &[Row]) -> String {
 }
 
 impl Report {
-    fn add(&mut self, subject: Uuid, seq: i64, kind: FaultKind) {
+    fn add(&mut self, subject: SubjectId, seq: i64, kind: FaultKind) {
         if self.faults.len() < MAX_FAULTS {
             self.faults.push(Fault { subject, seq, kind });
         }

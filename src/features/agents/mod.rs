@@ -66,7 +66,7 @@ impl Agents {
 
     /// The number of an agent's sockets on all nodes.
     async fn count_sockets(&self, agent: AgentId) -> usize {
-        let connections = self.slots.connections(&[agent.0]).await.concat();
+        let connections = self.slots.connections(&[agent.into()]).await.concat();
         connections
             .iter()
             .filter(|connection| connection.kind == ConnectionKind::Websocket)
@@ -119,7 +119,7 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
         previous_state: previous,
         at: Timestamp(at),
     });
-    tx.emit(event, None, vec![agent.owner.0])
+    tx.emit(event, None, vec![agent.owner.into()])
 }
 
 /// Marks the agent unreachable and notifies its owner, if its webhook failed too often. The

@@ -10,12 +10,11 @@
 mod store;
 
 use blindpipe_protocol::catalogue;
-use uuid::Uuid;
 
 use crate::{
     error::Result,
     events::Event,
-    ids::{AgentId, Principal, UserId},
+    ids::{AgentId, Principal, PrincipalId, UserId},
     jobs::Job,
     work::{Tx, UnitOfWork},
 };
@@ -33,7 +32,7 @@ catalogue! {
 /// The recipients of an announcement. They are looked up when they are told.
 pub struct Audience {
     about: Principal,
-    first: Vec<Uuid>,
+    first: Vec<UserId>,
 }
 
 impl Audience {
@@ -41,7 +40,7 @@ impl Audience {
     pub fn of_user(user: UserId) -> Self {
         Audience {
             about: Principal::User(user),
-            first: vec![user.0],
+            first: vec![user],
         }
     }
 
@@ -55,7 +54,7 @@ impl Audience {
 
     /// Adds a recipient, who is told before the others.
     pub fn and(mut self, user: UserId) -> Self {
-        self.first.push(user.0);
+        self.first.push(user);
         self
     }
 }
@@ -77,7 +76,7 @@ pub async fn announce(tx: &Tx, audience: &Audience, events: &[Event]) -> Result<
 
 /// Tells everybody the announcements about a principal, piece by piece. It goes on where an earlier
 /// run stopped.
-pub async fn tell(work: &UnitOfWork, principal: Uuid) -> Result<()> {
+pub async fn tell(work: &UnitOfWork, principal: PrincipalId) -> Result<()> {
     while work
         .run("announcements.tell", async |tx| {
             store::tell_next(tx, principal).await

@@ -1,10 +1,11 @@
+use std::collections::HashSet;
+
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::{Audience, Stage};
 use crate::{
     error::Result,
-    ids::{EventId, PrincipalKind},
+    ids::{AgentId, ConversationId, EventId, Principal, PrincipalId, PrincipalKind, UserId},
     inbox,
     work::Tx,
 };
@@ -41,7 +42,7 @@ pub async fn add(tx: &Tx, audience: &Audience, events: &[EventId]) -> Result<()>
 }
 
 /// Tells the next recipients of a principal's oldest announcement. False once there is none.
-pub async fn tell_next(tx: &Tx, principal: Uuid) -> Result<bool> {
+pub async fn tell_next(tx: &Tx, principal: PrincipalId) -> Result<bool> {
     let Some(row) = oldest(tx, principal).await? else {
         return any(tx, principal).await;
     };
@@ -57,8 +58,8 @@ pub async fn tell_next(tx: &Tx, principal: Uuid) -> Result<bool> {
 
 async fn tell_first(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
-    let first: Vec<Uuid> = row.get("first_recipients");
-    let told = mark_told(tx, id, &first).await?;
+    let first: Vec<UserId> = row.get("first_recipients");
+    let told = mark_told(tx, id, users(first)).await?;
     emit(tx, row, told).await?;
     let next = match row.get("principal_kind") {
         PrincipalKind::Agent => Stage::Relations,
@@ -68,7 +69,7 @@ async fn tell_first(tx: &Tx, row: &Row) -> Result<()> {
 }
 
 /// A principal's oldest announcement, locked. None also if it has just ended.
-async fn oldest(tx: &Tx, principal: Uuid) -> Result<Option<Row>> {
+async fn oldest(tx: &Tx, principal: PrincipalId) -> Result<Option<Row>> {
     tx.query_opt(
         "-- announcements.oldest
         select announcement_id, principal_id, principal_kind, event_ids, first_recipients, stage,
@@ -79,7 +80,7 @@ async fn oldest(tx: &Tx, principal: Uuid) -> Result<Option<Row>> {
     .await
 }
 
-async fn any(tx: &Tx, principal: Uuid) -> Result<bool> {
+async fn any(tx: &Tx, principal: PrincipalId) -> Result<bool> {
     let found = tx
         .query_opt(
             "-- announcements.any
@@ -91,21 +92,28 @@ async fn any(tx: &Tx, principal: Uuid) -> Result<bool> {
 }
 
 /// Marks recipients as told. Returns those that were not told before.
-async fn mark_told(tx: &Tx, id: i64, recipients: &[Uuid]) -> Result<Vec<Uuid>> {
+async fn mark_told(tx: &Tx, id: i64, mut recipients: Vec<Principal>) -> Result<Vec<Principal>> {
+    let ids: Vec<PrincipalId> = recipients.iter().map(|one| one.id()).collect();
     let rows = tx
         .query(
             "-- announcements.mark_told
             insert into announcement_recipient (announcement_id, principal_id) select $1, unnest($2::uuid[])
             on conflict do nothing returning principal_id",
-            &[&id, &recipients],
+            &[&id, &ids],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+    let mut marked: HashSet<PrincipalId> = rows.iter().map(|row| row.get("principal_id")).collect();
+    recipients.retain(|one| marked.remove(&one.id()));
+    Ok(recipients)
+}
+
+fn users(ids: Vec<UserId>) -> Vec<Principal> {
+    ids.into_iter().map(Principal::User).collect()
 }
 
 async fn tell_relations(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
-    let (agent, after): (Uuid, Uuid) = (row.get("principal_id"), row.get("after_principal"));
+    let (agent, after): (AgentId, UserId) = (row.get("principal_id"), row.get("after_principal"));
     let rows = tx
         .query(
             "-- announcements.relations
@@ -114,21 +122,21 @@ async fn tell_relations(tx: &Tx, row: &Row) -> Result<()> {
             &[&agent, &after, &MAX_PIECE_RECIPIENTS],
         )
         .await?;
-    let users: Vec<Uuid> = rows.iter().map(|row| row.get("user_id")).collect();
-    let Some(last) = users.last() else {
+    let told: Vec<UserId> = rows.iter().map(|row| row.get("user_id")).collect();
+    let Some(last) = told.last().copied() else {
         return enter(tx, id, Stage::Conversations).await;
     };
-    let told = mark_told(tx, id, &users).await?;
+    let told = mark_told(tx, id, users(told)).await?;
     emit(tx, row, told).await?;
-    go_on(tx, id, Uuid::nil(), *last).await
+    go_on(tx, id, ConversationId::NIL, last.into()).await
 }
 
 /// Tells members of the principal's conversations: of an agent's the users, of a user's all that
 /// are active.
 async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
-    let (about, kind): (Uuid, &str) = (row.get("principal_id"), row.get("principal_kind"));
-    let (conversation, after): (Uuid, Uuid) =
+    let (about, kind): (PrincipalId, &str) = (row.get("principal_id"), row.get("principal_kind"));
+    let (conversation, after): (ConversationId, PrincipalId) =
         (row.get("after_conversation"), row.get("after_principal"));
     // The order of two indexes, so that the statement ends with the last row of the piece. With a
     // sort it would read all members of all conversations.
@@ -136,18 +144,18 @@ async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
     let rows = tx
         .query(
             "-- announcements.members
-            select place.conversation_id, m.principal_id
+            select place.conversation_id, m.principal_kind, m.principal_id
             from (
                 select conversation_id from active_member
                 where principal_id = $1 and conversation_id >= $3 order by conversation_id
             ) place cross join lateral (
-                select principal_id from active_member
+                select principal_kind, principal_id from active_member
                 where conversation_id = place.conversation_id and ($2 = 'user' or principal_kind = 'user')
                     and principal_id > case when place.conversation_id = $3 then $4::uuid
                                             else '00000000-0000-0000-0000-000000000000' end
                 order by principal_id limit $5
             ) m
-            order by 1, 2 limit $5",
+            order by 1, 3 limit $5",
             &[&about, &kind, &conversation, &after, &MAX_PIECE_RECIPIENTS],
         )
         .await?;
@@ -155,8 +163,9 @@ async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
     let Some(last) = rows.last() else {
         return enter(tx, id, Stage::Done).await;
     };
-    let members: Vec<Uuid> = rows.iter().map(|row| row.get("principal_id")).collect();
-    let told = mark_told(tx, id, &members).await?;
+    let member =
+        |row: &Row| Principal::from_row(row.get("principal_kind"), row.get("principal_id"));
+    let told = mark_told(tx, id, rows.iter().map(member).collect()).await?;
     emit(tx, row, told).await?;
     go_on(
         tx,
@@ -168,7 +177,7 @@ async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
 }
 
 /// Emits the announcement's events to these recipients.
-async fn emit(tx: &Tx, row: &Row, recipients: Vec<Uuid>) -> Result<()> {
+async fn emit(tx: &Tx, row: &Row, recipients: Vec<Principal>) -> Result<()> {
     let ids: Vec<EventId> = row.get("event_ids");
     for event in inbox::recorded(tx, &ids).await? {
         tx.emit_recorded(event, recipients.clone());
@@ -187,7 +196,12 @@ async fn enter(tx: &Tx, id: i64, stage: Stage) -> Result<()> {
     Ok(())
 }
 
-async fn go_on(tx: &Tx, id: i64, conversation: Uuid, principal: Uuid) -> Result<()> {
+async fn go_on(
+    tx: &Tx,
+    id: i64,
+    conversation: ConversationId,
+    principal: PrincipalId,
+) -> Result<()> {
     tx.execute(
         "-- announcements.go_on
         update announcement set after_conversation = $2, after_principal = $3 where announcement_id = $1",

@@ -19,12 +19,10 @@ mod store;
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::{
     error::Result,
     features::messages,
-    ids::{ConversationId, MessageId, RelationId},
+    ids::{ConversationId, MessageId, PrincipalId, RelationId},
     work::UnitOfWork,
 };
 
@@ -70,7 +68,7 @@ pub(crate) async fn end_of_relation(work: &UnitOfWork, relation: RelationId) -> 
 pub(crate) async fn end_of_member(
     work: &UnitOfWork,
     conversation: ConversationId,
-    principal: Uuid,
+    principal: PrincipalId,
 ) -> Result<()> {
     let concerned = store::of_member(work.db(), conversation, principal).await?;
     review(work, "approvals.end_of_member", concerned).await

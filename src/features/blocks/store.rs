@@ -7,7 +7,7 @@ use crate::{
     error::{Code, Result},
     features::relations,
     http::page,
-    ids::{Principal, UserId},
+    ids::{Principal, PrincipalId, UserId},
     work::Tx,
 };
 
@@ -27,7 +27,7 @@ pub async fn blockers(tx: &Tx, users: &[UserId], who: UserId) -> Result<Vec<User
 }
 
 /// Whether `user` has blocked `who`. The caller has locked the user's account for sharing.
-pub async fn is_blocked(tx: &Tx, user: UserId, who: Uuid) -> Result<bool> {
+pub async fn is_blocked(tx: &Tx, user: UserId, who: PrincipalId) -> Result<bool> {
     let row = tx
         .query_opt(
             "-- blocks.find

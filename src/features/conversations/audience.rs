@@ -14,13 +14,12 @@ use std::{
 };
 
 use moka::future::Cache;
-use uuid::Uuid;
 
 use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::{self, EncodedEvent},
-    ids::{ConversationId, Principal},
+    ids::{ConversationId, Principal, PrincipalId},
 };
 
 /// The lifetime of a cached list.
@@ -30,7 +29,7 @@ const AUDIENCE_CACHE_CAPACITY: u64 = 10_000;
 
 /// A member, as the cache holds it.
 struct Member {
-    id: Uuid,
+    id: PrincipalId,
     /// True for an agent whose relation with the user has ended. It stays a member, but neither
     /// sends nor receives.
     detached: bool,
@@ -113,7 +112,7 @@ impl Audience {
         speaker: Principal,
         conversation: ConversationId,
         not_member: Code,
-    ) -> Result<Vec<Uuid>> {
+    ) -> Result<Vec<PrincipalId>> {
         let members = self.of(conversation).await?;
         let me = members
             .iter()
@@ -129,12 +128,16 @@ impl Audience {
     }
 
     /// All recipients of a conversation's ephemeral events.
-    pub async fn all(&self, conversation: ConversationId) -> Result<Vec<Uuid>> {
+    pub async fn all(&self, conversation: ConversationId) -> Result<Vec<PrincipalId>> {
         Ok(recipients(&self.of(conversation).await?).collect())
     }
 
     /// Whether `listener` is a recipient of the conversation's ephemeral events.
-    pub async fn includes(&self, listener: Uuid, conversation: ConversationId) -> Result<bool> {
+    pub async fn includes(
+        &self,
+        listener: PrincipalId,
+        conversation: ConversationId,
+    ) -> Result<bool> {
         Ok(recipients(&self.of(conversation).await?).any(|id| id == listener))
     }
 
@@ -142,7 +145,7 @@ impl Audience {
     /// however many there are.
     pub async fn of_listener(
         &self,
-        listener: Uuid,
+        listener: PrincipalId,
         conversations: &[ConversationId],
     ) -> Result<HashSet<ConversationId>> {
         let client = self.db.read().await?;
@@ -160,7 +163,7 @@ impl Audience {
     }
 }
 
-fn recipients(members: &[Member]) -> impl Iterator<Item = Uuid> {
+fn recipients(members: &[Member]) -> impl Iterator<Item = PrincipalId> {
     members
         .iter()
         .filter(|member| member.hears_all && !member.detached)

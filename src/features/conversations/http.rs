@@ -81,11 +81,11 @@ pub async fn open_group(
 /// Whether the two already have the conversation.
 async fn is_there(db: &Db, user: &User, body: &OpenConversation) -> Result<bool> {
     let other = match body {
-        OpenConversation::Direct { user_id } => user_id.0,
-        OpenConversation::Agent { agent_id } => agent_id.0,
+        OpenConversation::Direct { user_id } => (*user_id).into(),
+        OpenConversation::Agent { agent_id } => (*agent_id).into(),
         OpenConversation::Group(_) => return Ok(false),
     };
-    store::exists(&db.read().await?, [user.id.0, other]).await
+    store::exists(&db.read().await?, [user.id.into(), other]).await
 }
 
 /// Opens a conversation. Only one that is new is charged to `conversation_open`.

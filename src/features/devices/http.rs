@@ -23,7 +23,11 @@ pub async fn list(
     State(slots): State<Slots>,
     Query(page): Query<Page<DeviceId>>,
 ) -> Result<List<Device>> {
-    let connections = slots.connections(&[user.id.0]).await.into_iter().flatten();
+    let connections = slots
+        .connections(&[user.id.into()])
+        .await
+        .into_iter()
+        .flatten();
     let online = connections.map(|connection| connection.device_id).collect();
     let cursor = page.cursor.as_ref().map(|device| device.0.as_str());
     let devices = store::list(&db, &user, &online, cursor, page.rows()).await?;

@@ -220,7 +220,7 @@ pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<
         .await?
         > 0;
     if ended {
-        tx.revoke(vec![session.0], RevocationReason::RefreshReuse);
+        tx.revoke(vec![session.into()], RevocationReason::RefreshReuse);
     }
     Ok(ended)
 }

@@ -31,7 +31,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         })
         .await?
     {}
-    announcements::tell(work, user.0).await?;
+    announcements::tell(work, user.into()).await?;
     messages::forget_devices(work.db(), user).await?;
     let agents = agents::of_owner(work.db(), user).await?;
     for agent in &agents {

@@ -11,10 +11,9 @@ mod store;
 
 use crate::{
     error::Result,
-    ids::{ConversationId, RelationId},
+    ids::{ConversationId, PrincipalId, RelationId},
     work::UnitOfWork,
 };
-use uuid::Uuid;
 
 /// Ends the grants of a relation that has ended.
 pub(crate) async fn end_of_relation(work: &UnitOfWork, relation: RelationId) -> Result<()> {
@@ -31,7 +30,7 @@ pub(crate) async fn end_of_relation(work: &UnitOfWork, relation: RelationId) -> 
 pub(crate) async fn end_of_member(
     work: &UnitOfWork,
     conversation: ConversationId,
-    principal: Uuid,
+    principal: PrincipalId,
 ) -> Result<()> {
     while work
         .run("grants.end_of_member", async |tx| {

@@ -7,7 +7,6 @@ use blindpipe_protocol::{
     },
 };
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::rules;
 use crate::{
@@ -24,7 +23,7 @@ use crate::{
         tool_calls,
     },
     http::page,
-    ids::{ConversationId, GrantId, RelationId, UserId},
+    ids::{ConversationId, GrantId, PrincipalId, RelationId, UserId},
     limits::quotas::GRANT_REQUEST_TTL,
     work::Tx,
 };
@@ -67,7 +66,7 @@ async fn show(client: &Conn, id: GrantId) -> Result<Grant> {
 }
 
 fn tell(tx: &Tx, event: fn(Grant) -> Event, grant: &Grant) -> Result<()> {
-    let both = vec![grant.user_id.0, grant.agent_id.0];
+    let both = vec![grant.user_id.into(), grant.agent_id.into()];
     tx.emit(event(grant.clone()), Some(grant.conversation_id), both)
 }
 
@@ -253,7 +252,11 @@ pub async fn end_of_relation(tx: &Tx, relation: RelationId) -> Result<bool> {
 
 /// Ends some grants of a member that was removed. True while there may be more. A member that has
 /// come back meanwhile keeps what it was granted since.
-pub async fn end_of_member(tx: &Tx, conversation: ConversationId, principal: Uuid) -> Result<bool> {
+pub async fn end_of_member(
+    tx: &Tx,
+    conversation: ConversationId,
+    principal: PrincipalId,
+) -> Result<bool> {
     let rows = tx
         .query(
             "-- grants.of_member

@@ -5,14 +5,13 @@ use blindpipe_protocol::{
     text::Blob,
 };
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use crate::{
     db::Conn,
     error::{Code, Result},
     features::keys::introduction,
     http::Page,
-    ids::{ConversationId, Principal},
+    ids::{ConversationId, Principal, PrincipalId},
 };
 
 /// Retired keys that are shown of a principal, the last ones. A backup holds as many.
@@ -73,7 +72,7 @@ pub async fn read(
     let first = rows.first().ok_or(Code::NotFound)?;
     let mut members: Vec<KeyHolder> = Vec::new();
     for row in &rows {
-        let Some(who) = row.get::<_, Option<Uuid>>("principal_id") else {
+        let Some(who) = row.get::<_, Option<PrincipalId>>("principal_id") else {
             continue;
         };
         if members

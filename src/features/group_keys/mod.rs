@@ -13,8 +13,6 @@ pub(crate) mod http;
 mod rules;
 mod store;
 
-use uuid::Uuid;
-
 use crate::{
     error::Result,
     ids::{AgentId, ConversationId, UserId},
@@ -24,7 +22,7 @@ use crate::{
 /// Requires other keys in conversations whose current key a revoked device holds. Each conversation
 /// has its own transaction, because there may be thousands.
 pub async fn replace_held(work: &UnitOfWork, user: UserId, device: &str) -> Result<()> {
-    let mut after = ConversationId(Uuid::nil());
+    let mut after = ConversationId::NIL;
     while let Some(next) = work
         .run("group_keys.replace_next", async |tx| {
             store::replace_next(tx, user, device, after).await
@@ -39,7 +37,7 @@ pub async fn replace_held(work: &UnitOfWork, user: UserId, device: &str) -> Resu
 /// Requires other keys in conversations whose current key was not wrapped for an agent's current
 /// one.
 pub async fn replace_for_agent(work: &UnitOfWork, agent: AgentId) -> Result<()> {
-    let mut after = ConversationId(Uuid::nil());
+    let mut after = ConversationId::NIL;
     while let Some(next) = work
         .run("group_keys.replace_next_of_agent", async |tx| {
             store::replace_next_of_agent(tx, agent, after).await

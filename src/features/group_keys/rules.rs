@@ -20,19 +20,17 @@ pub fn mismatch(there: &BTreeSet<Recipient>, given: &BTreeSet<Recipient>) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
     use crate::ids::{AgentId, Principal, UserId};
 
     #[test]
     fn a_mismatch_names_both_sides() {
         let device = |n: u128, device: &str| Recipient {
-            principal_id: Principal::User(UserId(Uuid::from_u128(n))),
+            principal_id: Principal::User(UserId::from_bytes(n.to_be_bytes())),
             device_id: Some(device.to_owned()),
         };
         let agent = Recipient {
-            principal_id: Principal::Agent(AgentId(Uuid::from_u128(9))),
+            principal_id: Principal::Agent(AgentId::from_bytes(9_u128.to_be_bytes())),
             device_id: None,
         };
         let nameless = Recipient {

@@ -4,7 +4,6 @@ use blindpipe_protocol::group_keys::{KeyRotation, OwnGroupKeys, RotationRequest,
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::rules::{self, Recipient};
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Event,
     features::conversations,
-    ids::{AgentId, ConversationId, EventId, Principal, UserId},
+    ids::{AgentId, ConversationId, EventId, Principal, PrincipalId, UserId},
     work::Tx,
 };
 
@@ -44,7 +43,7 @@ pub async fn rotate(
             .with("extra", json!(extra)));
     }
     let epoch = place.epoch + 1;
-    let principals: Vec<Uuid> = rotation
+    let principals: Vec<PrincipalId> = rotation
         .keys
         .keys()
         .map(|to| to.principal_id.id())
@@ -115,7 +114,7 @@ async fn emit_rotated(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotatio
             reason: rotation.reason.clone(),
             wrapped_keys: keys.remove(&who).unwrap_or_default(),
         });
-        tx.emit(event, Some(id), vec![who.id()])?;
+        tx.emit(event, Some(id), vec![who])?;
     }
     Ok(())
 }
@@ -169,7 +168,6 @@ pub async fn request(
         .await?
         .into_iter()
         .filter(|who| *who != by);
-    let peers = peers.map(Principal::id).collect();
     let request = EventId::generate(tx.random());
     let event = Event::KeyRotationRequested(RotationRequest {
         request_id: request,
@@ -177,7 +175,7 @@ pub async fn request(
         by,
         reason,
     });
-    tx.emit_as(request, event, Some(id), peers)?;
+    tx.emit_as(request, event, Some(id), peers.collect())?;
     let at = tx
         .query_one(
             "-- group_keys.now

@@ -48,12 +48,12 @@ pub fn may_remove(by: Role, member: Role, oneself: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
 
     fn users(ids: &[u128]) -> Vec<UserId> {
-        ids.iter().map(|id| UserId(Uuid::from_u128(*id))).collect()
+        ids.iter()
+            .map(|id| UserId::from_bytes(id.to_be_bytes()))
+            .collect()
     }
 
     #[test]

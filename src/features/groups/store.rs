@@ -6,7 +6,6 @@ use blindpipe_protocol::{
         Addition, AdditionFault, AgentInstance, FailedAddition, MemberChange, Removal, Visibility,
     },
 };
-use uuid::Uuid;
 
 use super::rules;
 use crate::{
@@ -47,16 +46,16 @@ async fn lock_as_admin(tx: &Tx, group: ConversationId, user: UserId) -> Result<P
     }
 }
 
-async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
+async fn members(tx: &Tx, group: ConversationId) -> Result<Vec<Principal>> {
     Ok(tx
         .query(
             "-- groups.members
-            select principal_id from member where conversation_id = $1",
+            select principal_kind, principal_id from member where conversation_id = $1",
             &[&group],
         )
         .await?
         .iter()
-        .map(|row| row.get("principal_id"))
+        .map(|row| Principal::from_row(row.get("principal_kind"), row.get("principal_id")))
         .collect())
 }
 
@@ -85,12 +84,11 @@ pub async fn add_members(
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
     let free_places = MAX_GROUP_MEMBERS.saturating_sub(members.len());
-    let sorted = rules::sort(
-        asked,
-        &members.into_iter().map(UserId).collect(),
-        &known,
-        free_places,
-    );
+    let users = members.into_iter().filter_map(|member| match member {
+        Principal::User(user) => Some(user),
+        Principal::Agent(_) => None,
+    });
+    let sorted = rules::sort(asked, &users.collect(), &known, free_places);
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();
     // The new members do not have a key that the others share.
     let newly_required = place.epoch > 0 && !added.is_empty();
@@ -119,11 +117,7 @@ async fn emit_added(
     by: Principal,
     added: &[Principal],
 ) -> Result<()> {
-    let to: Vec<Uuid> = conversations::recipients(tx, group)
-        .await?
-        .into_iter()
-        .map(Principal::id)
-        .collect();
+    let to = conversations::recipients(tx, group).await?;
     for member in conversations::members(tx, group, Some(added)).await? {
         let event = Event::MemberAdded(MemberChange {
             conversation_id: group,

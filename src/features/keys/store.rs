@@ -261,7 +261,7 @@ pub async fn emit_accessed(tx: &Tx, user: &User) -> Result<()> {
         device_id: user.device_id.clone(),
         at: row.get("now"),
     });
-    tx.emit(event, None, vec![user.id.0])
+    tx.emit(event, None, vec![user.id.into()])
 }
 
 /// The user's devices that have backups, the one with the latest backup first.

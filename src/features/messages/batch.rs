@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{SendRequest, Sent};
 use crate::{
     error::Result,
-    ids::{ConversationId, MessageId, Principal},
+    ids::{ConversationId, MessageId, Principal, PrincipalId},
     telemetry::trace::{self, TraceContext},
 };
 
@@ -51,7 +51,7 @@ pub struct Batch {
     /// The sends, in the order in which the statement numbers them.
     pub sends: Vec<PendingSend>,
     /// The idempotency keys: senders with their own ids of the messages.
-    keys: HashSet<(Uuid, Uuid)>,
+    keys: HashSet<(PrincipalId, Uuid)>,
     /// By conversation: the agent whose hop Postgres computes equally for all its messages in the
     /// batch, if there is one.
     agents: HashMap<ConversationId, Option<Principal>>,
@@ -136,7 +136,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::{super::Draft, *};
-    use crate::ids::{AgentId, UserId};
+    use crate::ids::{AgentId, Credential, SessionId, UserId};
 
     /// A send with an open answer.
     fn waiting(
@@ -150,20 +150,20 @@ mod tests {
             encrypted: false,
             key: key.map(Uuid::from_u128),
             client_message_id: None,
-            in_reply_to: in_reply_to.map(|id| MessageId(Uuid::from_u128(id))),
+            in_reply_to: in_reply_to.map(|id| MessageId::from_bytes(id.to_be_bytes())),
             recipients: None,
             search_tokens: Vec::new(),
             refs: None,
         };
-        let conversation = ConversationId(Uuid::from_u128(conversation));
+        let conversation = ConversationId::from_bytes(conversation.to_be_bytes());
         let request = SendRequest {
             sender,
-            credential: Uuid::nil(),
+            credential: Credential::Session(SessionId::NIL),
             conversation,
             draft,
         };
         PendingSend {
-            id: MessageId(Uuid::nil()),
+            id: MessageId::NIL,
             request,
             answer: kept_open(),
             trace: None,
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn what_cannot_share_a_statement_waits_in_order() {
-        let user = Principal::User(UserId(Uuid::from_u128(1)));
-        let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
-        let other = Principal::Agent(AgentId(Uuid::from_u128(3)));
+        let user = Principal::User(UserId::from_bytes(1_u128.to_be_bytes()));
+        let agent = Principal::Agent(AgentId::from_bytes(2_u128.to_be_bytes()));
+        let other = Principal::Agent(AgentId::from_bytes(3_u128.to_be_bytes()));
         let of = |sender, conversation| waiting(sender, conversation, None, None);
         assert_eq!(
             sizes(vec![of(user, 1), of(user, 1), of(user, 2), of(agent, 3)]),
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn only_what_is_for_locked_conversations_joins_later() {
-        let user = Principal::User(UserId(Uuid::from_u128(1)));
-        let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
+        let user = Principal::User(UserId::from_bytes(1_u128.to_be_bytes()));
+        let agent = Principal::Agent(AgentId::from_bytes(2_u128.to_be_bytes()));
         let of = |sender, conversation| waiting(sender, conversation, None, None);
         let mut held = vec![of(user, 2), of(user, 1), of(agent, 1)];
         let mut batch = Batch::select(&mut held);
@@ -236,7 +236,7 @@ mod tests {
         let conversations = |sends: &[PendingSend]| -> Vec<u128> {
             sends
                 .iter()
-                .map(|send| send.request.conversation.0.as_u128())
+                .map(|send| u128::from_be_bytes(*send.request.conversation.as_bytes()))
                 .collect()
         };
         assert_eq!(conversations(&batch.sends), [1, 2, 2]);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_full_batch_leaves_the_rest_in_order_and_what_nobody_waits_for_is_dropped() {
-        let user = Principal::User(UserId(Uuid::from_u128(1)));
+        let user = Principal::User(UserId::from_bytes(1_u128.to_be_bytes()));
         let mut held: Vec<PendingSend> = (0..MAX_BATCH_MESSAGES as u128 + 3)
             .map(|n| waiting(user, n % 2, Some(n), None))
             .collect();

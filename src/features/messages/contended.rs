@@ -15,14 +15,19 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use super::{
     batch::{Batch, MAX_BATCH_MESSAGES, PendingSend},
     store,
     writer::{publish_and_answer, refuse_all, refuse_failed},
 };
-use crate::{db::Db, delivery::Backplane, error::Error, ids::ConversationId, metrics};
+use crate::{
+    db::Db,
+    delivery::Backplane,
+    error::Error,
+    ids::{ConversationId, PrincipalId},
+    metrics,
+};
 
 /// The number of sends that may wait for locks. More are refused.
 const MAX_CONTENDED_SENDS: usize = 4096;
@@ -40,7 +45,7 @@ pub struct ContendedSends {
 /// The inboxes that another transaction holds.
 #[derive(Default)]
 struct LockedInboxes {
-    owners: Vec<Uuid>,
+    owners: Vec<PrincipalId>,
     seen_at: Option<Instant>,
 }
 
@@ -134,7 +139,7 @@ impl ContendedSends {
     }
 
     /// Notes the inboxes that hold up sends.
-    pub fn note_locked(&self, owners: Vec<Uuid>) {
+    pub fn note_locked(&self, owners: Vec<PrincipalId>) {
         *self.locked.lock() = LockedInboxes {
             owners,
             seen_at: Some(Instant::now()),
@@ -142,7 +147,7 @@ impl ContendedSends {
     }
 
     /// The inboxes that held up sends a moment ago; none once a commit of these has passed.
-    pub fn locked_inboxes(&self) -> Vec<Uuid> {
+    pub fn locked_inboxes(&self) -> Vec<PrincipalId> {
         let mut locked = self.locked.lock();
         if locked.seen_at.is_none_or(|at| at.elapsed() > LOCK_MEMORY) {
             locked.owners.clear();

@@ -14,7 +14,7 @@ use crate::{
     auth::{agent::AgentToken, user::UserToken},
     error::{Code, Error, Result},
     http::{Data, Path, body},
-    ids::{AgentId, ConversationId, Principal},
+    ids::{AgentId, ConversationId, Credential, Principal},
     limits::{
         Limiter,
         quotas::{MAX_MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES},
@@ -93,7 +93,7 @@ pub async fn send_as_user(
         .await?;
     let request = SendRequest {
         sender: Principal::User(caller.user),
-        credential: caller.session.0,
+        credential: Credential::Session(caller.session),
         conversation,
         draft,
     };
@@ -103,7 +103,7 @@ pub async fn send_as_user(
 fn by_agent(caller: AgentToken, conversation: ConversationId, draft: Draft) -> SendRequest {
     SendRequest {
         sender: Principal::Agent(caller.agent),
-        credential: caller.token.0,
+        credential: Credential::Token(caller.token),
         conversation,
         draft,
     }

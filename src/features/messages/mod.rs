@@ -18,21 +18,20 @@ mod within;
 mod writer;
 
 pub use blindpipe_protocol::messages::Sent;
-use uuid::Uuid;
 
 pub(crate) use self::within::{find_prior, is_conflict, lock, send_within};
 pub use self::{body::Draft, store::forget_devices, writer::MessageWriter};
 use crate::{
     db::Db,
     error::Result,
-    ids::{ConversationId, Principal},
+    ids::{ConversationId, Credential, Principal},
 };
 
 /// A message that the limiter has admitted. The statement that stores it judges its sender.
 pub struct SendRequest {
     pub sender: Principal,
     /// The session or token that must still be valid when the message is stored.
-    pub credential: Uuid,
+    pub credential: Credential,
     pub conversation: ConversationId,
     pub draft: Draft,
 }

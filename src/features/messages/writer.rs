@@ -104,7 +104,7 @@ impl MessageWriter {
             Ok(_) => metrics::send("stored"),
             Err(error) => {
                 if matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid) {
-                    self.revoked.mark_revoked(credential).await;
+                    self.revoked.mark_revoked(credential.id()).await;
                 }
                 metrics::send(error.code().wire());
             }

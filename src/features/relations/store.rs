@@ -1,5 +1,4 @@
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::Relation;
 use crate::{
@@ -8,7 +7,7 @@ use crate::{
     error::{Code, Result},
     events::Event,
     http::page,
-    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    ids::{AgentId, ConversationId, Principal, PrincipalId, RelationId, UserId},
     jobs::{ConsentEnd, Job},
     objects,
     work::Tx,
@@ -159,7 +158,7 @@ async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
         &[&id],
     )
     .await?;
-    let both = vec![ended.user_id.0, ended.agent_id.0];
+    let both = vec![ended.user_id.into(), ended.agent_id.into()];
     tx.emit(Event::RelationRevoked(ended.clone()), None, both)?;
     tx.enqueue(Job::EndConsent(ConsentEnd::Relation(id)));
     Ok(Some(ended))
@@ -240,7 +239,7 @@ pub async fn purge(db: &Db) -> Result<bool> {
 /// A relation whose purge is due, and its two principals in the order of their conversation.
 struct DueRelation {
     id: RelationId,
-    pair: [Uuid; 2],
+    pair: [PrincipalId; 2],
 }
 
 async fn next_due(db: &Db) -> Result<Option<DueRelation>> {

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_share_shows_a_single_thing_for_at_most_31_days() {
         let now = DateTime::UNIX_EPOCH + Duration::from_secs(1000);
-        let file = FileId(uuid::Uuid::nil());
+        let file = FileId::NIL;
         let share = |after: i64| CreateShare {
             file_id: Some(file),
             agent_id: None,

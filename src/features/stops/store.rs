@@ -3,7 +3,6 @@ use blindpipe_protocol::{
     stops::{StopTurn, TurnStop},
 };
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::Stopper;
 use crate::{
@@ -50,7 +49,7 @@ pub async fn stop(
         in_reply_to: asked.in_reply_to,
         at: at.into(),
     };
-    let recipients: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
+    let recipients = agents.iter().copied().map(Principal::Agent).collect();
     tx.emit_as(event, Event::TurnStop(stop), Some(conversation), recipients)?;
     tool_calls::deny_of_stopped(tx, conversation, &agents).await?;
     Ok(Stopped { agents, event })

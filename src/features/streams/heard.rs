@@ -106,9 +106,9 @@ mod tests {
         let clock = Clock::default();
         let heard = HeardStreams::new(clock.clone());
         let position = |action| StreamPosition {
-            agent: AgentId(uuid::Uuid::nil()),
+            agent: AgentId::NIL,
             stream: "s".parse().expect("a name"),
-            conversation: ConversationId(uuid::Uuid::nil()),
+            conversation: ConversationId::NIL,
             action,
         };
         let key = position(StreamAction::Begun).stream_key();
@@ -122,7 +122,7 @@ mod tests {
         heard.note(&position(StreamAction::Delta(3)));
         clock.advance(Duration::from_secs(64));
         assert!(heard.take_silent().is_empty());
-        assert!(heard.is_open(&key, ConversationId(uuid::Uuid::nil())));
+        assert!(heard.is_open(&key, ConversationId::NIL));
         assert!(!heard.is_open(&key, ConversationId::generate(&random)));
         heard.note(&position(StreamAction::Ended));
         assert!(!heard.forget(&key));

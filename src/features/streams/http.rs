@@ -23,7 +23,7 @@ pub async fn list(
     Path(conversation): Path<ConversationId>,
 ) -> Result<List<LiveStream>> {
     let asked = [conversation];
-    let heard = streams.audience.of_listener(user.id.0, &asked).await?;
+    let heard = streams.audience.of_listener(user.id.into(), &asked).await?;
     if !heard.contains(&conversation) {
         return Err(Code::NotFound.into());
     }

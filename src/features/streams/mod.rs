@@ -28,7 +28,6 @@ use blindpipe_protocol::{
 };
 use moka::sync::Cache;
 use serde_json::value::RawValue;
-use uuid::Uuid;
 
 pub use self::{
     frames::StreamCommand,
@@ -49,7 +48,7 @@ use crate::{
     delivery::{Backplane, ephemeral::EphemeralEvent},
     error::{Code, Error, Result},
     features::conversations::Audience,
-    ids::{AgentId, ConversationId, MessageId, Principal},
+    ids::{AgentId, ConversationId, MessageId, Principal, PrincipalId},
     limits::quotas::{
         MAX_CHECKPOINT_BYTES, MAX_DELTA_BYTES, MAX_STREAM_DELTAS_PER_SECOND,
         MAX_STREAM_STATE_BYTES, MAX_STREAM_STATUS_BYTES, MB, STREAM_CHECKPOINT_INTERVAL,
@@ -127,7 +126,7 @@ impl Streams {
 
     /// The conversation of an open stream and its listeners, if the agent may still speak there.
     /// Otherwise the stream ends.
-    async fn speak(&self, key: &StreamKey) -> Result<(ConversationId, Vec<Uuid>)> {
+    async fn speak(&self, key: &StreamKey) -> Result<(ConversationId, Vec<PrincipalId>)> {
         let conversation = self.open(key).await?.target.conversation;
         match self.listeners(key, conversation).await {
             Err(error) if error.code() != Code::ServiceUnavailable => {
@@ -255,7 +254,11 @@ impl Streams {
         verdict.map_err(away)
     }
 
-    async fn listeners(&self, key: &StreamKey, conversation: ConversationId) -> Result<Vec<Uuid>> {
+    async fn listeners(
+        &self,
+        key: &StreamKey,
+        conversation: ConversationId,
+    ) -> Result<Vec<PrincipalId>> {
         let who = Principal::Agent(key.agent);
         self.audience
             .of_speaker(who, conversation, Code::NotConversationMember)
@@ -303,7 +306,7 @@ impl Streams {
         let Ok(mut listeners) = self.audience.all(conversation).await else {
             return;
         };
-        listeners.retain(|id| *id != key.agent.0);
+        listeners.retain(|id| *id != key.agent.into());
         let text = ended(key, conversation, &ending);
         self.announce(&listeners, key, conversation, StreamAction::Ended, text);
     }
@@ -329,7 +332,7 @@ impl Streams {
 
     fn announce(
         &self,
-        listeners: &[Uuid],
+        listeners: &[PrincipalId],
         key: &StreamKey,
         conversation: ConversationId,
         action: StreamAction,
@@ -349,7 +352,7 @@ impl Streams {
     /// Publishes an end to the listeners of this node only.
     fn publish_end_here(
         &self,
-        listeners: &[Uuid],
+        listeners: &[PrincipalId],
         key: &StreamKey,
         conversation: ConversationId,
         ending: &Ending,

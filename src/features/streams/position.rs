@@ -90,7 +90,7 @@ mod tests {
         let heard = HeardStreams::new(Clock::default());
         let peer = StreamPeer(heard.clone());
         let position = |action| StreamPosition {
-            agent: AgentId(uuid::Uuid::nil()),
+            agent: AgentId::NIL,
             stream: "s-1".parse().expect("a name"),
             conversation: ConversationId::generate(&random),
             action,

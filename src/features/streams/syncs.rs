@@ -11,7 +11,6 @@ use std::{
 use futures_util::future::try_join_all;
 use serde_json::Value;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::{
     Streams, away,
@@ -23,7 +22,7 @@ use super::{
 use crate::{
     delivery::ephemeral::{EphemeralEvent, EphemeralQueue},
     error::{Code, Result},
-    ids::{ConversationId, Principal},
+    ids::{ConversationId, Principal, PrincipalId},
 };
 
 /// The number of waiting requests. At this number, the socket is not read until one is answered.
@@ -215,7 +214,7 @@ pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item 
 /// many may have the name: beyond a few, Postgres names those that count in a single statement.
 async fn heard_by(
     streams: &Streams,
-    listener: Uuid,
+    listener: PrincipalId,
     mut named: Vec<(StreamKey, ConversationId)>,
 ) -> Result<Vec<(StreamKey, ConversationId)>> {
     if named.len() > MAX_AUDIENCE_LOOKUPS {
@@ -235,7 +234,7 @@ async fn heard_by(
 /// The liveliest stream of this name that `listener` may receive.
 async fn choose(
     streams: &Streams,
-    listener: Uuid,
+    listener: PrincipalId,
     stream: &StreamId,
 ) -> Result<Option<(StreamKey, ConversationId)>> {
     let named = streams.state.of_name(stream).await.map_err(away)?;
@@ -257,7 +256,7 @@ async fn choose(
 /// given a moment to say where its text stands.
 async fn find(
     streams: Streams,
-    listener: Uuid,
+    listener: PrincipalId,
     stream: StreamId,
     from: Option<u64>,
 ) -> Result<Replay> {

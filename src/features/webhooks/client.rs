@@ -123,7 +123,7 @@ impl WebhookClient {
         let Secrets { current, previous } = secrets;
         let mut headers =
             self.signer
-                .headers(current, previous.as_ref(), delivery.0, started_at, &body);
+                .headers(current, previous.as_ref(), delivery, started_at, &body);
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),

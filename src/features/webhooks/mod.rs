@@ -62,7 +62,7 @@ pub struct Webhooks {
 impl Webhooks {
     /// Looks at an agent's turn at once.
     fn wake(&self, agent: AgentId) {
-        self.waker.note(std::iter::once(agent.0));
+        self.waker.note(std::iter::once(agent));
         self.waker.turn_due().notify_one();
     }
 }

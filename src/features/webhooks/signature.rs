@@ -8,9 +8,8 @@ use chrono::{DateTime, Utc};
 use hmac::{Hmac, KeyInit, Mac};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use sha2::Sha256;
-use uuid::Uuid;
 
-use crate::random::Random;
+use crate::{ids::DeliveryId, random::Random};
 
 /// Starts a secret whose rest is the key in base64.
 const PREFIX: &str = "whsec_";
@@ -140,7 +139,7 @@ impl Signer {
         &self,
         current: &WebhookSecret,
         previous: Option<&WebhookSecret>,
-        delivery: Uuid,
+        delivery: DeliveryId,
         at: DateTime<Utc>,
         body: &[u8],
     ) -> HeaderMap {
@@ -209,7 +208,7 @@ mod tests {
         name: String,
         secret: String,
         previous_secret: Option<String>,
-        delivery_id: Uuid,
+        delivery_id: DeliveryId,
         timestamp: i64,
         body: String,
         headers: BTreeMap<String, String>,

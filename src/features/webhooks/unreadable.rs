@@ -4,7 +4,6 @@
 //! it. Deliveries go on once the key is back in the ring or the owner has set another secret.
 
 use blindpipe_protocol::webhooks::DeliveryAttempt;
-use uuid::Uuid;
 
 use super::{
     SecretSeal, WebhookStatus,
@@ -58,7 +57,7 @@ pub async fn revive(tx: &Tx, locked: &agents::Locked, row: &WebhookRow) -> Resul
 
 /// Revives those agents whose secret opens again.
 pub(super) async fn heal(work: &UnitOfWork, seal: &SecretSeal) -> Result<()> {
-    let mut after = AgentId(Uuid::nil());
+    let mut after = AgentId::NIL;
     loop {
         let found = seals::unreadable(work.db(), after).await?;
         let Some(last) = found.last() else {

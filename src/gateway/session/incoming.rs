@@ -16,7 +16,7 @@ use crate::{
         sends::{Target, refuse},
         socket::{Incoming, Socket},
     },
-    ids::{Principal, SessionId},
+    ids::{Credential, Principal},
     limits::{
         Limiter,
         buffers::{BytePermit, Owner},
@@ -80,8 +80,8 @@ impl Session<'_> {
             }
             ClientFrame::Ack(cursor) => self.ack(cursor),
             ClientFrame::Renew(token) => {
-                let session = SessionId(self.client.credential);
-                match self.limiter().check(Limit::AuthRenew, session).await {
+                let credential = self.client.credential;
+                match self.limiter().check(Limit::AuthRenew, credential).await {
                     Ok(()) => self.renew(&token, socket).await?,
                     Err(error) => refuse(socket, &Value::Null, None, &error),
                 }
@@ -192,7 +192,7 @@ impl Session<'_> {
                     epoch: cursor.epoch,
                     seq,
                 },
-                self.client.credential,
+                self.client.credential.id(),
             );
             self.note_reachable();
         }
@@ -210,7 +210,7 @@ impl Session<'_> {
         let claim = UserToken::from_token(&self.gateway.access_tokens, token);
         let same = claim.ok().filter(|claim| {
             Principal::User(claim.user) == self.client.principal
-                && claim.session.0 == self.client.credential
+                && Credential::Session(claim.session) == self.client.credential
         });
         let verified = match same {
             Some(claim) => {

@@ -193,7 +193,7 @@ impl<'a> Session<'a> {
         let counted = Counted::new(client.principal.kind().as_str());
         // Before the bounds are read: every later commit wakes this subscription.
         let subscription = gateway.hub.join(
-            Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)
+            Subscription::new(client.principal.id(), client.credential.id(), UNKNOWN_SEQ)
                 .with_ephemeral()
                 .with_buffers(gateway.buffers.clone()),
         );

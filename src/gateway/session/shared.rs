@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
-use uuid::Uuid;
 
 use super::{Session, overload};
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
         frames::ClientFrame,
         socket::{Incoming, Socket},
     },
-    ids::ConversationId,
+    ids::{ConnectionId, ConversationId},
     inbox::{
         Bounds,
         groups::{self, Member},
@@ -43,7 +42,7 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Shared {
     pub member: Member,
     /// The live sockets of the group, as of the last step.
-    owners: Vec<Uuid>,
+    owners: Vec<ConnectionId>,
     /// Acked numbers for the next step, in the order of their frames.
     acks: Vec<i64>,
     /// When the next step is due.
@@ -110,8 +109,8 @@ impl Session<'_> {
         };
         let found = serde_json::from_str::<OfConversation>(&event.body);
         found.is_ok_and(|frame| {
-            let owner = groups::owner(frame.conversation_id.0, &shared.owners);
-            owner == Some(shared.member.connection.0)
+            let owner = groups::owner(frame.conversation_id, &shared.owners);
+            owner == Some(shared.member.connection)
         })
     }
 

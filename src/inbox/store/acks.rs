@@ -1,14 +1,12 @@
 //! Acknowledgements, and the record of what agents have read.
 
-use uuid::Uuid;
-
 use super::{Reader, to_column};
 use crate::{
     access_log::AccessKind,
     cursor::Cursor,
     db::{Conn, Db},
     error::Result,
-    ids::{AgentId, TokenId},
+    ids::{AgentId, CredentialId, PrincipalId, TokenId},
 };
 
 /// A reader's ack.
@@ -17,7 +15,7 @@ pub struct Ack {
     /// The number of the last event that the reader has.
     pub seq: i64,
     /// The credential that vouches for it; none if the caller's transaction holds it already.
-    pub credential: Option<Uuid>,
+    pub credential: Option<CredentialId>,
 }
 
 /// Moves readers' places forward, never back and never past the head; rows are locked in order. A
@@ -28,13 +26,13 @@ pub struct Ack {
 /// An ack with a credential counts only while the credential is live. A revoked token would move
 /// the position that all sockets of an agent share.
 pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> {
-    let principals: Vec<Uuid> = acks.iter().map(|ack| ack.reader.principal).collect();
+    let principals: Vec<PrincipalId> = acks.iter().map(|ack| ack.reader.principal.id()).collect();
     let devices: Vec<&str> = acks
         .iter()
         .map(|ack| ack.reader.device_id.as_str())
         .collect();
     let seqs: Vec<i64> = acks.iter().map(|ack| ack.seq).collect();
-    let credentials: Vec<Option<Uuid>> = acks.iter().map(|ack| ack.credential).collect();
+    let credentials: Vec<Option<CredentialId>> = acks.iter().map(|ack| ack.credential).collect();
     let epoch = epoch.map(to_column);
     client
         .execute(
@@ -85,7 +83,7 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Curso
 
 /// The events of agents to log as read, up to a number or the agent's ack.
 pub struct Reads<'a> {
-    pub agents: &'a [Uuid],
+    pub agents: &'a [AgentId],
     /// Per agent: the last event that it was sent, if that may be beyond its ack.
     pub up_to: &'a [Option<i64>],
     /// The page that a poll has read begins behind this number; none for pushed events alone.
@@ -100,7 +98,7 @@ pub struct Reads<'a> {
 ///
 /// The lock on the agent's reader keeps two rows from counting the same event. A transaction logs
 /// once: each row locks its user's chain, and `log_access` takes the chains in order.
-pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
+pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<AgentId>> {
     let epoch = reads.epoch.map(to_column);
     let rows = client
         .query(
@@ -162,7 +160,7 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
 
 /// Of the next 5,000 agents after `after`: those of whose acks a part is not logged, because their
 /// node died in between. Also the last agent of the piece, if more may follow.
-pub async fn unlogged(db: &Db, after: Uuid) -> Result<(Vec<Uuid>, Option<Uuid>)> {
+pub async fn unlogged(db: &Db, after: AgentId) -> Result<(Vec<AgentId>, Option<AgentId>)> {
     let client = db.read().await?;
     let row = client
         .query_one(

@@ -1,14 +1,13 @@
 //! Events come into inboxes, and go when they are old.
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::super::{Delivery, NewEvent};
 use crate::{
     db::{Db, Tx, batches::BATCH_ROWS},
     error::Result,
     events,
-    ids::{ConversationId, EventId},
+    ids::{ConversationId, EventId, Principal, PrincipalId, PrincipalKind},
 };
 
 /// Appends events, each to its own recipients, in a single statement. A recipient of several gets
@@ -31,7 +30,9 @@ pub async fn append_all(
             .zip(events)
             .flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)))
     };
-    let (ns, principals): (Vec<i32>, Vec<Uuid>) = targets().unzip();
+    let (ns, recipients): (Vec<i32>, Vec<Principal>) = targets().unzip();
+    let principals: Vec<PrincipalId> = recipients.iter().map(|one| one.id()).collect();
+    let kinds_of: Vec<PrincipalKind> = recipients.iter().map(|one| one.kind()).collect();
     let rows = tx
         .query(
             "-- inbox.append
@@ -42,11 +43,14 @@ pub async fn append_all(
                     as one (event_id, kind, conversation_id, data, is_new)
                 where is_new
             ), heard as materialized (
-                select principal_id, array_agg(n) as ns, array_agg(($1::uuid[])[n]) as ids
-                from (select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id) order by principal_id, n) each
+                select principal_id, min(kind) as kind, array_agg(n) as ns, array_agg(($1::uuid[])[n]) as ids
+                from (
+                    select * from unnest($5::int4[], $6::uuid[], $8::text[]) as target (n, principal_id, kind)
+                    order by principal_id, n
+                ) each
                 group by principal_id
             ), held as materialized (
-                select principal_id, ns, ids, i.head_seq
+                select principal_id, kind, ns, ids, i.head_seq
                 from heard join inbox i using (principal_id)
                 order by principal_id for update of i
             ), heads as (
@@ -56,8 +60,9 @@ pub async fn append_all(
                 insert into inbox_entry (principal_id, seq, events, event_ids)
                 select principal_id, head_seq + cardinality(ids), cardinality(ids), ids from held
             )
-            select app_now() as created_at, null::uuid as principal_id, null::bigint as head_seq, null::int4[] as ns
-            union all select null, principal_id, head_seq, ns from held",
+            select app_now() as created_at, null::uuid as principal_id, null as kind, null::bigint as head_seq,
+                null::int4[] as ns
+            union all select null, principal_id, kind, head_seq, ns from held",
             &[
                 &ids,
                 &kinds,
@@ -66,6 +71,7 @@ pub async fn append_all(
                 &ns,
                 &principals,
                 &is_new,
+                &kinds_of,
             ],
         )
         .await?;
@@ -77,16 +83,17 @@ pub async fn append_all(
         .iter()
         .map(|event| (at, Vec::with_capacity(event.recipients.len())))
         .collect();
-    for row in rows
-        .iter()
-        .filter(|row| row.get::<_, Option<Uuid>>("principal_id").is_some())
-    {
-        let (principal, head): (_, i64) = (row.get("principal_id"), row.get("head_seq"));
+    for row in &rows {
+        let Some(kind) = row.get("kind") else {
+            continue;
+        };
+        let recipient = Principal::from_row(kind, row.get("principal_id"));
+        let head: i64 = row.get("head_seq");
         for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>("ns")) {
             let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
             event
                 .into_iter()
-                .for_each(|(_, deliveries)| deliveries.push(Delivery { principal, seq }));
+                .for_each(|(_, deliveries)| deliveries.push(Delivery { recipient, seq }));
         }
     }
     Ok(told)

@@ -6,12 +6,10 @@ mod acks;
 mod append;
 mod read;
 
-use uuid::Uuid;
-
 use crate::{
     db::{Conn, Tx},
     error::Result,
-    ids::Principal,
+    ids::{AgentId, Principal, PrincipalId},
 };
 
 pub use self::{
@@ -24,7 +22,7 @@ pub use self::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reader {
     /// The owner of the inbox.
-    pub principal: Uuid,
+    pub principal: Principal,
     /// Empty for agents, because all connections of an agent share a position.
     pub device_id: String,
 }
@@ -33,14 +31,17 @@ impl Reader {
     /// The reader of an agent, or of a user on `device_id`.
     pub fn new(principal: Principal, device_id: &str) -> Self {
         Reader {
-            principal: principal.id(),
+            principal,
             device_id: device_id.to_owned(),
         }
     }
 
-    /// Whether it is an agent's.
-    pub fn is_agent(&self) -> bool {
-        self.device_id.is_empty()
+    /// The agent whose position it is; none for a user's.
+    pub fn agent(&self) -> Option<AgentId> {
+        match self.principal {
+            Principal::Agent(agent) => Some(agent),
+            Principal::User(_) => None,
+        }
     }
 }
 
@@ -65,7 +66,7 @@ pub fn to_column(epoch: u64) -> i64 {
     i64::try_from(epoch).unwrap_or(i64::MAX)
 }
 
-pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
+pub async fn create(tx: &Tx, principal: PrincipalId) -> Result<()> {
     tx.execute(
         "-- inbox.create
         insert into inbox (principal_id) values ($1)",
@@ -81,7 +82,7 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
         insert into inbox_reader (principal_id, device_id, acked_seq)
         select principal_id, $2, head_seq from inbox where principal_id = $1
         on conflict (principal_id, device_id) do nothing",
-        &[&reader.principal, &reader.device_id],
+        &[&reader.principal.id(), &reader.device_id],
     )
     .await?;
     Ok(())
@@ -103,7 +104,7 @@ pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<
     tx.execute(
         "-- inbox.rename_reader
         update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
-        &[&reader.principal, &reader.device_id, &device_id],
+        &[&reader.principal.id(), &reader.device_id, &device_id],
     )
     .await?;
     Ok(())
@@ -113,7 +114,7 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     tx.execute(
         "-- inbox.forget_reader
         delete from inbox_reader where principal_id = $1 and device_id = $2",
-        &[&reader.principal, &reader.device_id],
+        &[&reader.principal.id(), &reader.device_id],
     )
     .await?;
     Ok(())

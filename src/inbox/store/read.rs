@@ -1,17 +1,16 @@
 //! Reads an inbox.
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::{
-    super::{Bounds, Delivery, Entry},
+    super::{Bounds, Entry, InboxHead},
     Reader, from_column,
 };
 use crate::{
     db::{Conn, Db},
     error::Result,
     events::{self, Deletion, Message},
-    ids::{ConversationId, EventId, MessageId, Principal},
+    ids::{ConversationId, EventId, MessageId, Principal, PrincipalId},
     limits::quotas::MAX_PAGE_EVENTS,
 };
 
@@ -26,7 +25,7 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
                        as acked_seq, inbox_epoch() as epoch
             from inbox i where i.principal_id = $1",
-            &[&reader.principal, &reader.device_id],
+            &[&reader.principal.id(), &reader.device_id],
         )
         .await?;
     Ok(Bounds {
@@ -45,7 +44,7 @@ const _: () = assert!(MAX_PAGE_EVENTS == 100);
 /// page of its own.
 pub async fn read(
     client: &Conn,
-    principal: Uuid,
+    principal: PrincipalId,
     after: i64,
     limit: i64,
     bytes: i64,
@@ -144,7 +143,7 @@ fn message<'a>(
     }
 }
 
-pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+pub async fn heads(db: &Db, principals: &[PrincipalId]) -> Result<Vec<InboxHead>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -155,7 +154,7 @@ pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
         .await?;
     Ok(rows
         .iter()
-        .map(|row| Delivery {
+        .map(|row| InboxHead {
             principal: row.get("principal_id"),
             seq: row.get("head_seq"),
         })

@@ -8,18 +8,16 @@ use std::{
     },
 };
 
-use uuid::Uuid;
-
 use super::{ConnectionKind, Slots};
-use crate::ids::ConnectionId;
+use crate::ids::{ConnectionId, Principal};
 
 /// The slots that this node holds.
 #[derive(Default)]
 pub(super) struct Held {
-    pub(super) rows: HashMap<Uuid, Row>,
+    pub(super) rows: HashMap<Principal, Row>,
     /// Principals to assert after the next heartbeat: due, admitted without Redis, or with a call
     /// whose outcome is unknown.
-    pub(super) doubtful: HashSet<Uuid>,
+    pub(super) doubtful: HashSet<Principal>,
     /// Whether some of them are being asserted now.
     pub(super) asserting: bool,
     /// Connections that have ended and that Redis still counts.
@@ -29,7 +27,7 @@ pub(super) struct Held {
 /// A connection that has ended.
 #[derive(Clone, Copy)]
 pub(super) struct Gone {
-    pub(super) principal: Uuid,
+    pub(super) principal: Principal,
     pub(super) id: ConnectionId,
     pub(super) kind: ConnectionKind,
 }
@@ -93,7 +91,7 @@ impl LeaseLost {
 /// A slot; given back on drop.
 pub struct Lease {
     pub(super) slots: Slots,
-    pub(super) principal: Uuid,
+    pub(super) principal: Principal,
     /// The connection that holds the slot.
     pub id: ConnectionId,
     pub(super) kind: ConnectionKind,
@@ -129,7 +127,7 @@ impl Held {
     /// bound.
     pub(super) fn decide_without_redis(
         &self,
-        principal: Uuid,
+        principal: Principal,
         kind: ConnectionKind,
         max_connections: usize,
     ) -> Decision {
@@ -146,7 +144,7 @@ impl Held {
         Decision::Unconfirmed
     }
 
-    pub(super) fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
+    pub(super) fn add(&mut self, principal: Principal, max_connections: usize, hold: Hold) {
         self.rows
             .entry(principal)
             .or_insert_with(|| Row {
@@ -157,7 +155,7 @@ impl Held {
             .push(hold);
     }
 
-    pub(super) fn forget(&mut self, principal: Uuid, id: ConnectionId) {
+    pub(super) fn forget(&mut self, principal: Principal, id: ConnectionId) {
         let Some(row) = self.rows.get_mut(&principal) else {
             return;
         };

@@ -23,7 +23,6 @@ use std::{
 pub use blindpipe_protocol::agents::ConnectionKind;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use uuid::Uuid;
 
 use self::lease::{Decision, Held, Hold};
 pub use self::{
@@ -49,7 +48,7 @@ pub struct Slots(Arc<Inner>);
 struct Inner {
     max_agent_connections: usize,
     /// Called with the principals of sockets whose slots were given back.
-    on_offline: OnceLock<Box<dyn Fn(Vec<Uuid>) + Send + Sync>>,
+    on_offline: OnceLock<Box<dyn Fn(Vec<Principal>) + Send + Sync>>,
     /// Called after each heartbeat, with the live nodes and whether Redis may have forgotten.
     on_beat: OnceLock<BeatObserver>,
     redis: Redis,
@@ -105,7 +104,7 @@ impl Slots {
     }
 
     /// Sets the callback for principals whose sockets have ended. They may have others.
-    pub fn on_offline(&self, tell: impl Fn(Vec<Uuid>) + Send + Sync + 'static) {
+    pub fn on_offline(&self, tell: impl Fn(Vec<Principal>) + Send + Sync + 'static) {
         self.0.on_offline.set(Box::new(tell)).ok();
     }
 
@@ -144,7 +143,6 @@ impl Slots {
             Principal::Agent(_) => self.0.max_agent_connections,
             Principal::User(_) => MAX_USER_CONNECTIONS,
         };
-        let principal = principal.id();
         // The lease exists before Redis is asked, so its slot is given back whatever becomes of the
         // call.
         let lease = Lease {
@@ -202,7 +200,7 @@ impl Slots {
     async fn ask(
         &self,
         what: &str,
-        principal: Uuid,
+        principal: Principal,
         max_connections: usize,
         knowing: bool,
         rest: Vec<String>,
@@ -222,7 +220,7 @@ impl Slots {
             .redis
             .eval(
                 &self.0.script,
-                &[self.0.redis.key(keys::slots(principal))],
+                &[self.0.redis.key(keys::slots(principal.id()))],
                 args,
             )
             .await

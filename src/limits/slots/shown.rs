@@ -2,11 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::{ConnectionKind, Hold, Slots};
 use crate::{
-    ids::ConnectionId,
+    ids::{ConnectionId, Principal},
     redis::{Away, LiveNodes, keys},
 };
 
@@ -27,16 +26,16 @@ pub struct Connection {
 impl Slots {
     /// The live connections of each of `principals`, oldest first. While Redis is away, only those
     /// of this node.
-    pub async fn connections(&self, principals: &[Uuid]) -> Vec<Vec<Connection>> {
+    pub async fn connections(&self, principals: &[Principal]) -> Vec<Vec<Connection>> {
         let reads = principals
             .iter()
             .map(|principal| self.connections_of(*principal));
         futures_util::future::join_all(reads).await
     }
 
-    async fn connections_of(&self, principal: Uuid) -> Vec<Connection> {
+    async fn connections_of(&self, principal: Principal) -> Vec<Connection> {
         use fred::interfaces::HashesInterface;
-        let key = self.0.redis.key(keys::slots(principal));
+        let key = self.0.redis.key(keys::slots(principal.id()));
         let stored = self
             .0
             .redis

@@ -4,11 +4,10 @@
 use std::{sync::Arc, time::Instant};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::{ConnectionKind, Slots, lease::Gone};
 use crate::{
-    ids::ConnectionId,
+    ids::{ConnectionId, Principal},
     limits::quotas::{NODE_HEARTBEAT_INTERVAL, NODE_LEASE},
     metrics,
     redis::{Away, Redis, keys},
@@ -73,7 +72,7 @@ impl Slots {
                 let all = passes == 2 || passes == 1 && self.is_idle();
                 passes -= i32::from(all);
                 self.doubt(|principal| {
-                    all || u64::from(principal.as_bytes()[15]) % HEARTBEATS_PER_ROUND
+                    all || u64::from(principal.id().as_bytes()[15]) % HEARTBEATS_PER_ROUND
                         == heartbeats % HEARTBEATS_PER_ROUND
                 });
                 self.0.doubted.notify_one();
@@ -90,7 +89,7 @@ impl Slots {
         held.doubtful.is_empty() && !held.asserting
     }
 
-    fn doubt(&self, due: impl Fn(&Uuid) -> bool) {
+    fn doubt(&self, due: impl Fn(&Principal) -> bool) {
         let held = &mut *self.held();
         held.doubtful
             .extend(held.rows.keys().filter(|principal| due(principal)));
@@ -114,13 +113,13 @@ impl Slots {
         }
     }
 
-    fn next_chunk(&self) -> Option<Vec<Uuid>> {
+    fn next_chunk(&self) -> Option<Vec<Principal>> {
         // A node that has been silent or frozen this long may have lost its slots. The heartbeat
         // must find that out first.
         self.living()
             .filter(|(_, then)| then.elapsed() < NODE_LEASE)?;
         let mut held = self.held();
-        let chunk: Vec<Uuid> = held
+        let chunk: Vec<Principal> = held
             .doubtful
             .extract_if(|_| true)
             .take(MAX_BATCH_LEASES)
@@ -129,7 +128,7 @@ impl Slots {
         held.asserting.then_some(chunk)
     }
 
-    async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
+    async fn assert_one(&self, principal: Principal) -> Result<(), Away> {
         let (max_connections, holds) = match self.held().rows.get(&principal) {
             Some(row) => (row.max_connections, row.holds.clone()),
             // All were given back meanwhile, and another task frees them.
@@ -204,16 +203,16 @@ impl Slots {
             let sockets = back
                 .iter()
                 .filter(|(one, _)| one.kind == ConnectionKind::Websocket);
-            let offline: Vec<Uuid> = sockets.map(|(one, _)| one.principal).collect();
+            let offline: Vec<Principal> = sockets.map(|(one, _)| one.principal).collect();
             if let Some(tell) = self.0.on_offline.get().filter(|_| !offline.is_empty()) {
                 tell(offline);
             }
         }
     }
 
-    async fn give_back_one(&self, principal: Uuid, id: ConnectionId) -> Result<(), Away> {
+    async fn give_back_one(&self, principal: Principal, id: ConnectionId) -> Result<(), Away> {
         use fred::interfaces::HashesInterface;
-        let key = self.0.redis.key(keys::slots(principal));
+        let key = self.0.redis.key(keys::slots(principal.id()));
         self.0
             .redis
             .run(async |client| client.hdel::<(), _, _>(key, id.to_string()).await)

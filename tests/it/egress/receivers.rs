@@ -10,6 +10,7 @@ use blindpipe::{
     clock::Clock,
     egress::{Egress, EgressError, EgressSettings, MAX_REPLY_BYTES},
     features::webhooks::signature::{Signer, WebhookSecret},
+    ids::DeliveryId,
     random::Random,
 };
 use bytes::Bytes;
@@ -100,7 +101,13 @@ async fn deliver(
     let large = behaviour == AnswersEarly;
     let body = Bytes::from(vec![b'x'; if large { 900_000 } else { 300 }]);
     let signer = Signer::new(&"Service".parse().expect("a brand"));
-    let headers = signer.headers(&secret, None, random.uuid_v7(), clock.now(), &body);
+    let headers = signer.headers(
+        &secret,
+        None,
+        DeliveryId::generate(&random),
+        clock.now(),
+        &body,
+    );
     let started = Instant::now();
     let outcome = egress.post(&receiver.url(), headers, body.clone()).await;
     let took = started.elapsed();

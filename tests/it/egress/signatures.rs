@@ -12,6 +12,7 @@ use axum::http::HeaderMap;
 use blindpipe::{
     clock::Clock,
     features::webhooks::signature::{Signer, WebhookSecret},
+    ids::DeliveryId,
     random::Random,
 };
 use serde::Serialize;
@@ -76,7 +77,7 @@ fn genuine(count: usize) -> Vec<Delivery> {
         let (current, other) = (&secrets[n % 7], &secrets[(n + 1) % 7]);
         // In every third, the receiver still has the secret before the rotation.
         let late = n % 3 == 2;
-        let (body, id) = (body(n, &random), random.uuid_v7());
+        let (body, id) = (body(n, &random), DeliveryId::generate(&random));
         let headers = signer.headers(
             if late { other } else { current },
             (!n.is_multiple_of(3)).then_some(if late { current } else { other }),

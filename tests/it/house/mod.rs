@@ -5,6 +5,7 @@ mod catalogues;
 mod decisions;
 mod doctor;
 mod grants;
+mod identities;
 mod jobs;
 mod layers;
 mod logs;

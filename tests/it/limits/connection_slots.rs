@@ -359,7 +359,7 @@ async fn what_is_connected_can_be_read_on_every_node() {
             .take(agent, ConnectionKind::Websocket, "")
             .await
             .expect("a slot");
-        if b.connections(&[agent.id()]).await[0].len() == 1 {
+        if b.connections(&[agent]).await[0].len() == 1 {
             break lease;
         }
         assert!(started.elapsed() < Duration::from_secs(10));
@@ -382,7 +382,7 @@ async fn what_is_connected_can_be_read_on_every_node() {
         .take(user, ConnectionKind::Websocket, "phone:1")
         .await
         .expect("a slot");
-    let all = a.connections(&[agent.id(), user.id()]).await;
+    let all = a.connections(&[agent, user]).await;
     let shown = serde_json::to_value(&all[0]).expect("JSON");
     // Ids of one millisecond have no order.
     for (id, kind) in [(call.id, "webhook"), (socket.id, "websocket")] {
@@ -407,7 +407,7 @@ async fn what_is_connected_can_be_read_on_every_node() {
     a.flush().await;
     b.flush().await;
     assert!(
-        a.connections(&[agent.id(), user.id()])
+        a.connections(&[agent, user])
             .await
             .iter()
             .all(Vec::is_empty)

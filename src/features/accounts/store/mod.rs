@@ -52,7 +52,7 @@ pub async fn create_user(
     )
     .await
     .on_constraint("user_account_email_key", Code::EmailTaken)?;
-    inbox::create(tx, user.0).await
+    inbox::create(tx, user.into()).await
 }
 
 /// The account that a login may belong to.

@@ -22,7 +22,6 @@ use blindpipe_protocol::{
 };
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
-use uuid::Uuid;
 
 pub use self::{
     ack::ack,
@@ -43,7 +42,7 @@ use crate::{
     error::{Code, Error, Result},
     features::accounts::{self, SecurityChange},
     http::{Created, Data, List, Page, Query, RoomForPage, body, json},
-    ids::AgentId,
+    ids::{AgentId, Principal},
     inbox::groups,
     limits::{
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
@@ -149,7 +148,7 @@ fn connection(shown: slots::Connection) -> Connection {
 
 /// Adds to the sockets of agents what each is given.
 async fn add_shares(agents: &Agents, shown: &mut [Agent]) -> Result<()> {
-    let ids: Vec<Uuid> = shown.iter().map(|agent| agent.agent_id.0).collect();
+    let ids: Vec<AgentId> = shown.iter().map(|agent| agent.agent_id).collect();
     let members = groups::members(&agents.work.db().read().await?, &ids).await?;
     for shown in shown.iter_mut().flat_map(|agent| &mut agent.connections) {
         if shown.kind != ConnectionKind::Websocket {
@@ -232,7 +231,7 @@ pub async fn list(
     if cut && next_cursor.is_none() {
         next_cursor = data.last().map(|last| last.id.to_string());
     }
-    let ids: Vec<Uuid> = data.iter().map(|agent| agent.id.0).collect();
+    let ids: Vec<Principal> = data.iter().map(|agent| agent.id.into()).collect();
     let connections = agents.slots.connections(&ids).await;
     let data = data.into_iter().zip(connections);
     let mut data: Vec<Agent> = data
@@ -252,7 +251,11 @@ pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Re
         store::find_visible(agents.work.db(), about.agent, about.who.principal().id()).await?;
     match seen {
         Some((agent, Viewer::Insider)) => {
-            let connections = agents.slots.connections(&[about.agent.0]).await.concat();
+            let connections = agents
+                .slots
+                .connections(&[about.agent.into()])
+                .await
+                .concat();
             let mut agent = full(agent, connections);
             add_shares(&agents, std::slice::from_mut(&mut agent)).await?;
             Ok(Data(agent).into_response())

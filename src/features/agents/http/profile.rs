@@ -33,8 +33,8 @@ pub async fn change(agents: &Agents, agent: &OwnedAgent, request: Request) -> Re
         store::put_profile(tx, agent.id, name, purpose).await
     });
     changed.await?;
-    let shown = store::find_visible(agents.work.db(), agent.id, agent.owner.0).await?;
+    let shown = store::find_visible(agents.work.db(), agent.id, agent.owner.into()).await?;
     let (row, _) = shown.ok_or(Code::AgentNotRegistered)?;
-    let connections = agents.slots.connections(&[agent.id.0]).await.concat();
+    let connections = agents.slots.connections(&[agent.id.into()]).await.concat();
     Ok(Data(full(row, connections)))
 }

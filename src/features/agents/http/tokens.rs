@@ -71,7 +71,7 @@ async fn replace_token(
             emergency,
             previous_valid_until,
         });
-        tx.emit(event, None, vec![agent.owner.0])?;
+        tx.emit(event, None, vec![agent.owner.into()])?;
         if emergency || locked.state == AgentState::TokenRevoked {
             move_to(tx, &locked, AgentState::Registered).await?;
         }

@@ -178,7 +178,11 @@ pub async fn tell_ending_keys(tx: &Tx) -> Result<bool> {
             key_id: row.get("key_id"),
             valid_until: Timestamp(row.get("valid_until")),
         };
-        tx.emit(Event::AgentKeyEnding(ending), None, vec![agent.0, owner.0])?;
+        tx.emit(
+            Event::AgentKeyEnding(ending),
+            None,
+            vec![agent.into(), owner.into()],
+        )?;
     }
     Ok(i64::try_from(rows.len()) == Ok(MAX_BATCH_NOTICES))
 }

@@ -84,7 +84,7 @@ pub async fn reserve(
         values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked', $6)", params,
     )
     .await?;
-    inbox::create(tx, new.id.0).await?;
+    inbox::create(tx, new.id.into()).await?;
     inbox::create_reader(tx, &Reader::new(Principal::Agent(new.id), "")).await
 }
 

@@ -1,12 +1,11 @@
 use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::seconds;
 use crate::{
     db::Db,
     error::Result,
-    ids::{AgentId, SessionId, TokenId},
+    ids::{AgentId, CredentialId, SessionId, TokenId},
     limits::quotas::AGENT_GRACE,
     work::Tx,
 };
@@ -45,7 +44,7 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
 
 /// Revokes every token. True if any was still valid.
 pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) -> Result<bool> {
-    let revoked: Vec<Uuid> = tx
+    let revoked: Vec<CredentialId> = tx
         .query(
             "-- agents.revoke_tokens
             update agent_token set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = $2
@@ -74,7 +73,7 @@ pub async fn revoke_token(tx: &Tx, token: TokenId, reason: RevocationReason) -> 
         .await?
         > 0;
     if revoked {
-        tx.revoke(vec![token.0], reason);
+        tx.revoke(vec![token.into()], reason);
     }
     Ok(revoked)
 }

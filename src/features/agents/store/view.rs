@@ -1,12 +1,11 @@
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::super::{AgentState, DeliveryMode};
 use crate::{
     db::Db,
     error::{Error, Result},
-    ids::{AgentId, UserId},
+    ids::{AgentId, PrincipalId, UserId},
     limits::quotas::MAX_PAGE_BYTES,
 };
 
@@ -46,7 +45,7 @@ pub enum Viewer {
 pub async fn find_visible(
     db: &Db,
     id: AgentId,
-    viewer: Uuid,
+    viewer: PrincipalId,
 ) -> Result<Option<(AgentRow, Viewer)>> {
     let client = db.read().await?;
     let row = client

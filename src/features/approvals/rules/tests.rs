@@ -4,7 +4,6 @@ use blindpipe_protocol::{
     text::{Key32, KeyId, Signature},
 };
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::*;
 use crate::ids::{AgentId, ConversationId, MessageId};
@@ -13,13 +12,13 @@ fn approval(kind: ApprovalKind, asked: usize, quorums: [i64; 2]) -> Approval {
     let at = DateTime::UNIX_EPOCH.into();
     let users = 1..=asked as u128;
     Approval {
-        approval_id: MessageId(Uuid::nil()),
-        conversation_id: ConversationId(Uuid::nil()),
-        agent_id: AgentId(Uuid::nil()),
+        approval_id: MessageId::NIL,
+        conversation_id: ConversationId::NIL,
+        agent_id: AgentId::NIL,
         seq: 1,
         kind,
         digest: Key32([7; 32]),
-        asked: users.map(|n| UserId(Uuid::from_u128(n))).collect(),
+        asked: users.map(|n| UserId::from_bytes(n.to_be_bytes())).collect(),
         quorum: quorums[0],
         deny_quorum: quorums[1],
         decisions: Vec::new(),
@@ -33,7 +32,7 @@ fn approval(kind: ApprovalKind, asked: usize, quorums: [i64; 2]) -> Approval {
 
 fn said(decision: ApprovalDecision) -> SignedDecision {
     SignedDecision {
-        user_id: UserId(Uuid::nil()),
+        user_id: UserId::NIL,
         decision,
         decided_at: DateTime::UNIX_EPOCH.into(),
         answer_digest: None,

@@ -14,7 +14,7 @@ use crate::{
     },
     error::{Code, Error, Result},
     features::messages::{self, Draft, SendRequest},
-    ids::{ConversationId, MessageId, Principal, UserId},
+    ids::{ConversationId, Credential, MessageId, Principal, UserId},
     work::Tx,
 };
 
@@ -103,7 +103,7 @@ async fn signing_key(tx: &Tx, user: UserId, key_id: &str) -> Result<Vec<u8>> {
 async fn send(tx: &Tx, user: &User, approval: &Approval, draft: Draft) -> Result<MessageId> {
     let request = SendRequest {
         sender: Principal::User(user.id),
-        credential: user.session.0,
+        credential: Credential::Session(user.session),
         conversation: approval.conversation_id,
         draft: rules::answer(draft, approval),
     };

@@ -12,7 +12,7 @@ use crate::{
         agents,
         messages::{self, Draft, SendRequest, Sent},
     },
-    ids::{ConversationId, MessageId, Principal, UserId},
+    ids::{ConversationId, Credential, MessageId, Principal, UserId},
     limits::quotas::MAX_OPEN_APPROVALS,
     work::Tx,
 };
@@ -30,7 +30,7 @@ pub async fn request(
     lock_live_token(tx, agent.id, agent.token).await?;
     let send = SendRequest {
         sender: Principal::Agent(agent.id),
-        credential: agent.token.0,
+        credential: Credential::Token(agent.token),
         conversation,
         draft,
     };
@@ -47,7 +47,7 @@ pub async fn request(
     must_have_room(tx, agent, &asked).await?;
     let approval = read_one(tx, sent.message_id).await?;
     let event = Event::ApprovalRequested(Box::new(approval.clone()));
-    let to = asked.iter().map(|user| user.0).collect();
+    let to = asked.iter().copied().map(Principal::User).collect();
     tx.emit(event, Some(conversation), to)?;
     Ok(RequestedApproval {
         approval,

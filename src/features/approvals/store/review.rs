@@ -3,14 +3,13 @@
 use blindpipe_protocol::approvals::{Approval, ApprovalReason, ApprovalState};
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::{super::rules, lock, read_one, users};
 use crate::{
     db::Db,
     error::Result,
     events::Event,
-    ids::{ConversationId, MessageId, RelationId, UserId},
+    ids::{ConversationId, MessageId, Principal, PrincipalId, RelationId, UserId},
     work::Tx,
 };
 
@@ -64,7 +63,7 @@ pub async fn of_relation(db: &Db, relation: RelationId) -> Result<Vec<Place>> {
 pub async fn of_member(
     db: &Db,
     conversation: ConversationId,
-    principal: Uuid,
+    principal: PrincipalId,
 ) -> Result<Vec<Place>> {
     let client = db.read().await?;
     let rows = client
@@ -193,8 +192,8 @@ pub async fn close(
 
 /// The recipients of an approval's events: its agent, and the members who are users. The agent gets
 /// them without its place too, because it waits for the end.
-async fn told(tx: &Tx, approval: &Approval) -> Result<Vec<Uuid>> {
+async fn told(tx: &Tx, approval: &Approval) -> Result<Vec<Principal>> {
     let users = users(tx, approval.conversation_id).await?;
-    let users = users.into_iter().map(|user| user.0);
-    Ok(users.chain([approval.agent_id.0]).collect())
+    let users = users.into_iter().map(Principal::User);
+    Ok(users.chain([approval.agent_id.into()]).collect())
 }

@@ -1,5 +1,4 @@
 use blindpipe_protocol::{conversations::Role, groups::MemberChange};
-use uuid::Uuid;
 
 use super::{lock_row, member, recipients, updated};
 use crate::{
@@ -53,11 +52,10 @@ pub async fn remove_member(
     by: Principal,
 ) -> Result<()> {
     let who = member.principal_id;
-    let to = recipients(tx, id).await?;
-    let mut to: Vec<Uuid> = to.into_iter().map(Principal::id).collect();
+    let mut to = recipients(tx, id).await?;
     // An agent without a relation gets no events, but it gets its own removal.
-    if !to.contains(&who.id()) {
-        to.push(who.id());
+    if !to.contains(&who) {
+        to.push(who);
     }
     tx.execute(
         "-- conversations.remove_member

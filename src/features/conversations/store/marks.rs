@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use blindpipe_protocol::conversations::ReadReceipt;
-use uuid::Uuid;
+
+use tokio_postgres::Row;
 
 use crate::{
     db::Db,
@@ -125,13 +126,13 @@ fn receipt(reader: Principal, message: MessageId) -> Event {
     })
 }
 
-fn own_devices(reader: Principal) -> Vec<Uuid> {
+fn own_devices(reader: Principal) -> Vec<Principal> {
     let is_user = matches!(reader, Principal::User(_));
-    is_user.then_some(reader.id()).into_iter().collect()
+    is_user.then_some(reader).into_iter().collect()
 }
 
 /// The users of a conversation, who cannot leave before the transaction ends.
-async fn hold_users(tx: &Tx, id: ConversationId) -> Result<Vec<Uuid>> {
+async fn hold_users(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
     let rows = tx
         .query(
             "-- conversations.hold_users
@@ -140,7 +141,8 @@ async fn hold_users(tx: &Tx, id: ConversationId) -> Result<Vec<Uuid>> {
             &[&id],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+    let user = |row: &Row| Principal::User(row.get("principal_id"));
+    Ok(rows.iter().map(user).collect())
 }
 
 /// Conversations with read marks that should have been published already, after the last one seen.

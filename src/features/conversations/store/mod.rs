@@ -9,7 +9,6 @@ mod read;
 
 use blindpipe_protocol::conversations::{ConversationKind, Role};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 pub use self::{
     asked::{AskedUser, asked_user},
@@ -24,7 +23,7 @@ use crate::{
     db::{Conn, Db},
     error::{Code, Result},
     events::Event,
-    ids::{ConversationId, Principal, PrincipalKind, RelationId},
+    ids::{ConversationId, Principal, PrincipalId, PrincipalKind, RelationId},
     work::Tx,
 };
 
@@ -136,7 +135,7 @@ pub async fn add_member(
     role: Role,
     relation: Option<RelationId>,
 ) -> Result<()> {
-    let ids: Vec<Uuid> = who.iter().map(|who| who.id()).collect();
+    let ids: Vec<PrincipalId> = who.iter().map(|who| who.id()).collect();
     let kinds: Vec<PrincipalKind> = who.iter().map(|who| who.kind()).collect();
     tx.execute(
         "-- conversations.add_member
@@ -188,7 +187,7 @@ pub async fn members(
     id: ConversationId,
     only: Option<&[Principal]>,
 ) -> Result<Vec<Member>> {
-    let only: Option<Vec<Uuid>> = only.map(|some| some.iter().map(|who| who.id()).collect());
+    let only: Option<Vec<PrincipalId>> = only.map(|some| some.iter().map(|who| who.id()).collect());
     let rows = client
         .query(
             "-- conversations.members
@@ -237,7 +236,6 @@ async fn emit_whole(
     event: impl FnOnce(Box<Conversation>) -> Event,
 ) -> Result<()> {
     let to = recipients(tx, id).await?;
-    let to = to.into_iter().map(Principal::id).collect();
     let conversation = public(tx, id).await?;
     tx.emit(event(Box::new(conversation)), Some(id), to)
 }

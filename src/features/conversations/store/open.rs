@@ -1,5 +1,4 @@
 use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
-use uuid::Uuid;
 
 use super::{add_member, emit_whole, require_rotation, whole};
 use crate::{
@@ -8,7 +7,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Event,
     features::{agents, blocks, conversations::Conversation, relations},
-    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    ids::{AgentId, ConversationId, Principal, PrincipalId, RelationId, UserId},
     work::Tx,
 };
 
@@ -61,8 +60,8 @@ pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened>
     )
     .await?
     .ok_or(Code::NotFound)?;
-    let pair = [user.0, other.0];
-    if blocks::is_blocked(tx, other, user.0).await? && !exists(tx, pair).await? {
+    let pair = [user.into(), other.into()];
+    if blocks::is_blocked(tx, other, user.into()).await? && !exists(tx, pair).await? {
         return Err(Code::NotFound.into());
     }
     let (id, made) = insert(tx, ConversationKind::Direct, user, pair).await?;
@@ -80,10 +79,10 @@ pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<Opened> {
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     // The caller has locked the user's account with the session.
-    if blocks::is_blocked(tx, user, agent.0).await? {
+    if blocks::is_blocked(tx, user, agent.into()).await? {
         return Err(Code::Forbidden.into());
     }
-    let pair = [user.0, agent.0];
+    let pair = [user.into(), agent.into()];
     let (id, made) = insert(tx, ConversationKind::Agent, user, pair).await?;
     if relations::is_first_with_stranger(tx, user, agent).await? {
         must_be_fresh(tx, by.session).await?;
@@ -96,7 +95,7 @@ pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<Opened> {
         tx.emit(
             Event::RelationCreated(relation.clone()),
             None,
-            pair.to_vec(),
+            vec![user.into(), agent.into()],
         )?;
     }
     if made {
@@ -134,7 +133,7 @@ async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Resu
 }
 
 /// Whether the two have a conversation.
-pub async fn exists(db: &Conn, pair: [Uuid; 2]) -> Result<bool> {
+pub async fn exists(db: &Conn, pair: [PrincipalId; 2]) -> Result<bool> {
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
     let row = db
         .query_opt(
@@ -153,7 +152,7 @@ async fn insert(
     tx: &Tx,
     kind: ConversationKind,
     by: UserId,
-    pair: [Uuid; 2],
+    pair: [PrincipalId; 2],
 ) -> Result<(ConversationId, bool)> {
     let id = ConversationId::generate(tx.random());
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));

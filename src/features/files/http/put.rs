@@ -6,7 +6,6 @@ use axum::{body::Body, extract::State};
 use blindpipe_protocol::files::UploadedBytes;
 use hyper::body::Body as _;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::{
     auth::{agent::Agent, signed::TokenOrSignature, user::User},
@@ -20,7 +19,7 @@ use crate::{
         client::ClientIp,
         paced::{PacedBody, closing},
     },
-    ids::{AgentId, Principal, UploadId},
+    ids::{AgentId, CredentialId, Principal, UploadId},
     limits::{Limiter, table::Limit},
     metrics,
     objects::{Content, ObjectKey, Objects, SignedQuery, UploadPlace, registry},
@@ -34,7 +33,7 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 struct UploadRight {
     owner: Principal,
     /// The session or token that must still be live when the bytes have arrived.
-    credential: Uuid,
+    credential: CredentialId,
     row: UploadRow,
 }
 
@@ -57,7 +56,7 @@ pub async fn put_of_agent(
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     let caller = token.caller;
-    let caller = caller.map(|agent| (Principal::Agent(agent.id), agent.token.0));
+    let caller = caller.map(|agent| (Principal::Agent(agent.id), agent.token.into()));
     let is_right = |owner| owner == Principal::Agent(agent);
     let charge = |owner| limiter.check(Limit::AgentFileUpload, owner);
     let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
@@ -75,7 +74,7 @@ pub async fn put_of_user(
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     let caller = token.caller;
-    let caller = caller.map(|user| (Principal::User(user.id), user.session.0));
+    let caller = caller.map(|user| (Principal::User(user.id), user.session.into()));
     let is_right = |owner| matches!(owner, Principal::User(_));
     let charge = |owner| limiter.check(Limit::UserFileUpload, owner);
     let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
@@ -89,7 +88,7 @@ async fn admit<C: Future<Output = Result<()>>>(
     objects: &Objects,
     upload: UploadId,
     signed: &SignedQuery,
-    caller: Option<(Principal, Uuid)>,
+    caller: Option<(Principal, CredentialId)>,
     is_right: impl Fn(Principal) -> bool,
     charge: impl Fn(Principal) -> C,
 ) -> Result<UploadRight> {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use blindpipe_protocol::files::{RequestUpload, RequestedUpload};
-use uuid::Uuid;
 
 use crate::{
     auth::{agent::Agent, user::User},
@@ -14,7 +13,7 @@ use crate::{
         store::{self, NewUpload},
     },
     http::{Created, Json},
-    ids::{Principal, UploadId},
+    ids::{CredentialId, Principal, UploadId},
     limits::quotas::{UPLOAD_TTL, UPLOAD_URL_TTL},
     objects::{DirectUpload, Objects, registry},
     work::UnitOfWork,
@@ -39,7 +38,7 @@ pub async fn request_of_agent(
     );
     let requester = Requester {
         owner,
-        credential: agent.token.0,
+        credential: agent.token.into(),
         quota,
     };
     request(&work, &objects, requester, asked, &route).await
@@ -59,7 +58,7 @@ pub async fn request_of_user(
     let owner = Principal::User(user.id);
     let requester = Requester {
         owner,
-        credential: user.session.0,
+        credential: user.session.into(),
         quota,
     };
     request(&work, &objects, requester, asked, "/files").await
@@ -68,7 +67,7 @@ pub async fn request_of_user(
 /// The principal that requests an upload, its session or token, and the quota of its account.
 struct Requester {
     owner: Principal,
-    credential: Uuid,
+    credential: CredentialId,
     quota: StorageQuota,
 }
 

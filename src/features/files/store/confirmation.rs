@@ -96,8 +96,7 @@ pub async fn confirm(
         sha256: content.sha256,
         conversation_id: conversation,
     });
-    let to = recipients.into_iter().map(Principal::id).collect();
-    tx.emit(event, Some(conversation), to)?;
+    tx.emit(event, Some(conversation), recipients)?;
     Ok((key, content))
 }
 

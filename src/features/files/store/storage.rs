@@ -1,12 +1,10 @@
 //! The bytes that accounts have in use. Triggers of `upload` keep them.
 
-use uuid::Uuid;
-
 use super::super::StorageQuota;
 use crate::{
     db::{Conn, Db},
     error::{Code, Error, Result},
-    ids::Principal,
+    ids::{Principal, UserId},
     work::Tx,
 };
 
@@ -43,7 +41,7 @@ pub async fn must_fit(tx: &Tx, quota: StorageQuota, owner: Principal, size: u64)
 /// The bytes that all accounts have in use.
 pub async fn total_bytes(db: &Db) -> Result<u64> {
     let client = db.read().await?;
-    let (mut total, mut last) = (0_i64, Some(Uuid::nil()));
+    let (mut total, mut last) = (0_i64, Some(UserId::NIL));
     while let Some(after) = last {
         let row = client
             .query_one(

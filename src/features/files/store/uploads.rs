@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use blindpipe_protocol::files::{RequestUpload, UploadState};
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::{Standing, lock, standing};
 use crate::{
     db::Db,
     error::{Code, Error, Result},
-    ids::{ConversationId, Principal, UploadId},
+    ids::{ConversationId, CredentialId, Principal, UploadId, UserId},
     jobs::Upkeep,
     limits::quotas::{MAX_UPLOADS_AT_ONCE, UPLOAD_TTL, UPLOAD_URL_TTL},
     objects::{Content, ObjectKey, registry},
@@ -22,7 +21,7 @@ pub struct NewUpload<'a> {
     pub id: UploadId,
     pub owner: Principal,
     /// The session or token of the request.
-    pub credential: Uuid,
+    pub credential: CredentialId,
     pub direct_key: Option<&'a ObjectKey>,
 }
 
@@ -30,8 +29,8 @@ pub struct NewUpload<'a> {
 pub struct UploadRow {
     pub owner: Principal,
     /// The account of the owner: the owner itself, or the user of the agent.
-    pub account: Uuid,
-    pub credential: Uuid,
+    pub account: UserId,
+    pub credential: CredentialId,
     pub conversation: ConversationId,
     pub state: UploadState,
     pub size: u64,
@@ -169,7 +168,7 @@ pub async fn discard(work: &UnitOfWork, key: &ObjectKey) {
 pub async fn received(
     work: &UnitOfWork,
     id: UploadId,
-    credential: Uuid,
+    credential: CredentialId,
     owner: Principal,
     key: &ObjectKey,
     content: Content,
@@ -208,7 +207,7 @@ pub async fn received(
     receiving.await
 }
 
-async fn is_live(tx: &Tx, credential: Uuid) -> Result<bool> {
+async fn is_live(tx: &Tx, credential: CredentialId) -> Result<bool> {
     let row = tx
         .query_one(
             "-- files.is_live

@@ -3,13 +3,12 @@
 use blindpipe_protocol::messages::MessageDeletion;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use crate::{
     db::{Db, batches::BATCH_ROWS},
     error::{Code, Error, Result},
     events::Event,
-    ids::{ConversationId, MessageId, Principal},
+    ids::{ConversationId, EventId, MessageId, Principal},
     objects::registry,
     work::Tx,
 };
@@ -44,7 +43,7 @@ pub async fn delete(
     let deletion = deletion(by, empty(tx, conversation, seq, by).await?);
     // A later statement than the one that waited for the message: a worker that was storing the
     // event meanwhile has stored it by now.
-    registry::end_event(tx, conversation, message.0).await?;
+    registry::end_event(tx, conversation, EventId(message.0)).await?;
     let audience = audience(tx, conversation, seq).await?;
     tx.emit(
         Event::MessageDeleted(deletion.clone()),
@@ -120,18 +119,20 @@ async fn empty(
 }
 
 /// The members that can see the message, its author too.
-async fn audience(tx: &Tx, conversation: ConversationId, seq: i64) -> Result<Vec<Uuid>> {
+async fn audience(tx: &Tx, conversation: ConversationId, seq: i64) -> Result<Vec<Principal>> {
     let rows = tx
         .query(
             "-- messages.audience_of_deletion
-            select me.principal_id from active_member me join message m using (conversation_id)
+            select me.principal_kind, me.principal_id from active_member me join message m using (conversation_id)
             where me.conversation_id = $1 and m.seq = $2 and m.seq > me.from_seq
                 and (me.visibility = 'all' and m.seq > me.all_from_seq
                     or m.sender_id = me.principal_id or me.principal_id::text = any(m.recipients))",
             &[&conversation, &seq],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+    let member =
+        |row: &Row| Principal::from_row(row.get("principal_kind"), row.get("principal_id"));
+    Ok(rows.iter().map(member).collect())
 }
 
 /// Forgets some deletions that are older than `days`. True while there may be more.

@@ -21,7 +21,7 @@ use super::{SendRequest, batch::PendingSend};
 use crate::{
     db::{Conn, Db, Tx, batches::BATCH_ROWS},
     error::{Error, Result},
-    ids::{ConversationId, MessageId},
+    ids::{ConversationId, MessageId, PrincipalId},
     inbox::Delivery,
 };
 
@@ -108,7 +108,7 @@ pub struct Locks {
     /// The conversations that are locked, or have a member whose inbox is.
     pub conversations: HashSet<ConversationId>,
     /// The locked inboxes.
-    pub inboxes: Vec<Uuid>,
+    pub inboxes: Vec<PrincipalId>,
 }
 
 /// Looks for the rows of these conversations that other transactions hold. Takes no lock.
@@ -116,7 +116,7 @@ pub async fn locks(db: &Db, conversations: &[ConversationId]) -> Result<Locks> {
     let client = db.read().await?;
     let stmt = client.prepare_cached(LOCKS).await?;
     let rows = client.query(&stmt, &[&conversations]).await?;
-    let inboxes: HashSet<Uuid> = rows
+    let inboxes: HashSet<PrincipalId> = rows
         .iter()
         .filter_map(|row| row.get("principal_id"))
         .collect();
@@ -130,7 +130,7 @@ pub async fn locks(db: &Db, conversations: &[ConversationId]) -> Result<Locks> {
 pub async fn with_members(
     db: &Db,
     conversations: &[ConversationId],
-    members: &[Uuid],
+    members: &[PrincipalId],
 ) -> Result<HashSet<ConversationId>> {
     let client = db.read().await?;
     let stmt = client
@@ -297,14 +297,14 @@ async fn look_for_priors(db: &Db, mut repeats: Vec<(&PendingSend, &mut Decision)
 
 /// The messages of sends whose keys were used before, each with the place of its send.
 async fn priors(db: &Db, sends: &[&PendingSend]) -> Result<Vec<(usize, Prior)>> {
-    let senders: Vec<Uuid> = sends.iter().map(|send| send.request.sender.id()).collect();
+    let senders: Vec<PrincipalId> = sends.iter().map(|send| send.request.sender.id()).collect();
     let keys: Vec<Option<Uuid>> = sends.iter().map(|send| send.request.draft.key).collect();
     priors_in(&db.write().await?, &senders, &keys).await
 }
 
 async fn priors_in(
     client: &Conn,
-    senders: &[Uuid],
+    senders: &[PrincipalId],
     keys: &[Option<Uuid>],
 ) -> Result<Vec<(usize, Prior)>> {
     let stmt = client.prepare_cached(PRIORS).await?;

@@ -16,8 +16,8 @@
 //!
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
-//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and the items as `ns`, of which
-//!   the last has that number.
+//! - `user` or `agent`, for each inbox: `principal_id` of its owner, its head as `seq`, and the
+//!   items as `ns`, of which the last has that number.
 //!
 //! Credentials are read in the statement's snapshot, before it waits for locks. A statement that
 //! took more than 10 ms reads them again at its end and fails if one has ended meanwhile.
@@ -46,8 +46,11 @@ use uuid::Uuid;
 
 use super::{Decision, Refusal, Stored};
 use crate::{
-    features::messages::{Draft, SendRequest, batch::PendingSend},
-    ids::{ConversationId, MessageId, Principal},
+    features::messages::{Draft, batch::PendingSend},
+    ids::{
+        ConversationId, Credential, MessageId, Principal, PrincipalId, PrincipalKind, SessionId,
+        TokenId,
+    },
     inbox::Delivery,
     limits::quotas::MAX_HOPS,
 };
@@ -154,9 +157,10 @@ with item as (
 ), heads as (
     update inbox i set head_seq = i.head_seq + cardinality(h.ns)
     from (
-        select principal_id, array_concat(ns) as ns, array_concat(seqs) as seqs, count(*) = 1 as is_of_one
+        select principal_id, min(principal_kind) as kind, array_concat(ns) as ns, array_concat(seqs) as seqs,
+            count(*) = 1 as is_of_one
         from (
-            select m.principal_id,
+            select m.principal_id, m.principal_kind,
                 case when few.is_all then b.ns else array(
                     select n from unnest(b.ns) n
                     where (m.principal_kind = 'user' or m.principal_id <> $3[n])
@@ -176,7 +180,7 @@ with item as (
         group by principal_id order by principal_id
     ) h
     where i.principal_id = h.principal_id and cardinality(h.ns) > 0
-    returning i.principal_id, i.head_seq, cardinality(h.ns) as events, h.ns, h.seqs,
+    returning i.principal_id, h.kind, i.head_seq, cardinality(h.ns) as events, h.ns, h.seqs,
         h.is_of_one and h.seqs[cardinality(h.seqs)] - h.seqs[1] = cardinality(h.seqs) - 1 as is_run
 ), entries as (
     insert into inbox_entry (principal_id, seq, events, conversation_id, message_seq, conversation_ids, message_seqs)
@@ -190,7 +194,7 @@ from good
 union all
 select verdict, n, null, null, null, null, null, null from judged where verdict is not null
 union all
-select 'inbox', null, head_seq, null, null, null, principal_id, ns from heads
+select kind, null, head_seq, null, null, null, principal_id, ns from heads
 union all -- after the locks: this one has no row, and fails for a credential that has ended meanwhile
 select 'ended', null, null, null, null, null, null, null
 where case when clock_timestamp() > statement_timestamp() + interval '10 milliseconds' then
@@ -220,10 +224,10 @@ static SEND_ALONE: LazyLock<String> = LazyLock::new(|| {
 pub struct Columns<'a> {
     ids: Vec<MessageId>,
     conversations: Vec<ConversationId>,
-    senders: Vec<Uuid>,
+    senders: Vec<PrincipalId>,
     /// The sessions of users; `tokens` has the credentials of agents.
-    sessions: Vec<Option<Uuid>>,
-    tokens: Vec<Option<Uuid>>,
+    sessions: Vec<Option<SessionId>>,
+    tokens: Vec<Option<TokenId>>,
     encrypted: Vec<bool>,
     keys: Vec<Option<Uuid>>,
     references: Vec<Option<MessageId>>,
@@ -249,22 +253,27 @@ impl<'a> Columns<'a> {
     /// The columns of `batch`, in its order.
     pub fn of(batch: &'a [PendingSend]) -> Self {
         let each = || batch.iter().map(|send| &send.request);
-        let is_user = |request: &SendRequest| matches!(request.sender, Principal::User(_));
         Columns {
             ids: batch.iter().map(|send| send.id).collect(),
             conversations: each().map(|request| request.conversation).collect(),
             senders: each().map(|request| request.sender.id()).collect(),
             sessions: each()
-                .map(|request| is_user(request).then_some(request.credential))
+                .map(|request| match request.credential {
+                    Credential::Session(session) => Some(session),
+                    Credential::Token(_) => None,
+                })
                 .collect(),
             tokens: each()
-                .map(|request| (!is_user(request)).then_some(request.credential))
+                .map(|request| match request.credential {
+                    Credential::Token(token) => Some(token),
+                    Credential::Session(_) => None,
+                })
                 .collect(),
             encrypted: each().map(|request| request.draft.encrypted).collect(),
             keys: each().map(|request| request.draft.key).collect(),
             references: each().map(|request| request.draft.in_reply_to).collect(),
             named: each()
-                .map(|request| array(&request.draft, |who| who.id().to_string()))
+                .map(|request| array(&request.draft, |who| who.id().0.to_string()))
                 .collect(),
             client_ids: each()
                 .map(|request| request.draft.client_message_id)
@@ -359,7 +368,8 @@ fn array_of(ids: impl Iterator<Item = impl ToString>) -> String {
 /// Reads the statement's rows: a decision for each send of `batch`.
 pub fn decode(batch: &[PendingSend], rows: &[Row]) -> Vec<Decision> {
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
-    let is_inbox = |row: &&Row| row.get::<_, &str>("kind") == "inbox";
+    let owner = |row: &Row| row.get::<_, &str>("kind").parse::<PrincipalKind>().ok();
+    let is_inbox = |row: &&Row| owner(row).is_some();
     let (inboxes, items): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_inbox);
     for row in items {
         if let Some(decision) = position(row.get("n")).and_then(|n| decisions.get_mut(n)) {
@@ -367,11 +377,12 @@ pub fn decode(batch: &[PendingSend], rows: &[Row]) -> Vec<Decision> {
         }
     }
     for row in inboxes {
-        let (head, principal): (i64, _) = (row.get("seq"), row.get("principal_id"));
+        let recipient = Principal::from_row(row.get("kind"), row.get("principal_id"));
+        let head: i64 = row.get("seq");
         let items: Vec<i32> = row.get("ns");
         for (seq, n) in (0..=head).rev().zip(items.into_iter().rev()) {
             if let Some(Decision::Stored(stored)) = position(n).and_then(|n| decisions.get_mut(n)) {
-                stored.deliveries.push(Delivery { principal, seq });
+                stored.deliveries.push(Delivery { recipient, seq });
             }
         }
     }

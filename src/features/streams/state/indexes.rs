@@ -29,7 +29,7 @@ impl StreamState {
     pub async fn list(&self, key: &StreamKey, conversation: ConversationId, due_ms: i64) {
         let agent = key.agent.0.simple();
         let by_name = keys::streams_by_name(key.stream.as_str());
-        let by_place = keys::streams_of_conversation(conversation.0);
+        let by_place = keys::streams_of_conversation(conversation);
         let entry = format!("{agent}{}", conversation.0.simple());
         // A stream that is in no index is heard nonetheless, and the next look lists it.
         let (_, _, _) = tokio::join!(
@@ -100,7 +100,7 @@ impl StreamState {
         &self,
         conversation: ConversationId,
     ) -> Result<Vec<StreamKey>, Away> {
-        let index = keys::streams_of_conversation(conversation.0);
+        let index = keys::streams_of_conversation(conversation);
         let found = self.newest(index, MAX_STREAMS_OF_CONVERSATION).await?;
         Ok(found.iter().filter_map(|text| key_in(text)).collect())
     }

@@ -109,7 +109,7 @@ mod tests {
         let random = Random::seeded(Clock::default(), [5; 32]);
         let seal = StateSeal::new(&ServerSecret([vec![1; 32]].into()));
         let key = |name: &str| StreamKey {
-            agent: AgentId(uuid::Uuid::nil()),
+            agent: AgentId::NIL,
             stream: name.parse().expect("a name"),
         };
         let sealed = seal.seal(&key("s"), "life", Part::Delta(3), "text");

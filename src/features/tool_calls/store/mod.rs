@@ -23,7 +23,7 @@ pub use self::{
 use crate::{
     error::Result,
     events::Event,
-    ids::{AgentId, UserId},
+    ids::{AgentId, Principal, UserId},
     work::Tx,
 };
 
@@ -72,7 +72,7 @@ impl Stored {
     }
 
     /// Publishes the outcome.
-    fn tell(&self, tx: &Tx, to: Vec<Uuid>) -> Result<()> {
+    fn tell(&self, tx: &Tx, to: Vec<Principal>) -> Result<()> {
         let state = &self.state;
         let outcome = ToolCallOutcome {
             request_id: state.request_id.clone(),
@@ -89,7 +89,7 @@ impl Stored {
         tx.emit(Event::ArtifactResponse(Box::new(outcome)), conversation, to)
     }
 
-    fn both(&self) -> Vec<Uuid> {
-        vec![self.agent.0, self.user.0]
+    fn both(&self) -> Vec<Principal> {
+        vec![self.agent.into(), self.user.into()]
     }
 }

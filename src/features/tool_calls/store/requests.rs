@@ -168,7 +168,7 @@ async fn insert(
 fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judged) -> Result<()> {
     let New { stored, created_at } = new;
     if stored.state.status == ToolCallStatus::Denied {
-        return stored.tell(tx, vec![stored.agent.0]);
+        return stored.tell(tx, vec![stored.agent.into()]);
     }
     let call = ToolCall {
         request_id: stored.state.request_id.clone(),
@@ -187,5 +187,5 @@ fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judged)
     };
     let conversation = Some(request.conversation_id);
     let event = Event::ArtifactRequest(Box::new(call));
-    tx.emit(event, conversation, vec![stored.user.0])
+    tx.emit(event, conversation, vec![stored.user.into()])
 }

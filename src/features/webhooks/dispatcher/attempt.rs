@@ -272,7 +272,7 @@ impl Context {
     /// Reads the event again, which has lost the payload of its message, and returns its object.
     async fn reread(&self, item: &mut Item) -> Result<String> {
         let inbox = &self.shared.inbox;
-        let page = inbox.read(self.agent.0, item.seq - 1, 1).await?;
+        let page = inbox.read(self.agent.into(), item.seq - 1, 1).await?;
         let entry = page.into_iter().find(|entry| entry.seq == item.seq);
         let entry = entry.ok_or_else(|| Error::unavailable("the event has just expired"))?;
         item.encoded = entry.encoded;

@@ -5,9 +5,8 @@ use std::{collections::HashMap, sync::Arc};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use crate::ids::AgentId;
+use crate::ids::{AgentId, CredentialId};
 
 /// The signals of others to a turn.
 #[derive(Clone)]
@@ -15,7 +14,7 @@ pub struct Signals {
     /// The number of the turn.
     pub turn: i32,
     /// The credential of its calls.
-    pub credential: Uuid,
+    pub credential: CredentialId,
     /// Cancelled when the turn is lost: calls under way are cut.
     pub cut: CancellationToken,
     /// Notified when events came.
@@ -43,7 +42,7 @@ impl HeldTurns {
     }
 
     /// Cuts the turns whose calls one of `credentials` authorised.
-    pub fn cut(&self, credentials: &[Uuid]) {
+    pub fn cut(&self, credentials: &[CredentialId]) {
         for signals in self.0.lock().values() {
             if credentials.contains(&signals.credential) {
                 signals.cut.cancel();
@@ -52,8 +51,8 @@ impl HeldTurns {
     }
 
     /// Wakes an agent's turn. False if it is not held here.
-    pub fn wake(&self, agent: Uuid) -> bool {
-        match self.0.lock().get(&AgentId(agent)) {
+    pub fn wake(&self, agent: AgentId) -> bool {
+        match self.0.lock().get(&agent) {
             Some(signals) => {
                 signals.woken.notify_one();
                 true

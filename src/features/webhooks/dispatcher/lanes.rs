@@ -193,12 +193,11 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
-    use uuid::Uuid;
 
     use super::*;
 
     fn lane(n: u128) -> Lane {
-        Lane::Conversation(ConversationId(Uuid::from_u128(n)))
+        Lane::Conversation(ConversationId::from_bytes(n.to_be_bytes()))
     }
 
     fn item(seq: i64) -> Item {

@@ -9,14 +9,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
 
 use super::super::ReplyOutcome;
 use crate::{
     error::{Code, Error, Result},
     features::messages::{Draft, MessageWriter, SendRequest},
     http::json,
-    ids::{AgentId, ConversationId, DeliveryId, MessageId, Principal, TokenId},
+    ids::{AgentId, ConversationId, Credential, DeliveryId, MessageId, Principal, TokenId},
     limits::{Limiter, Limits, table::Limit},
 };
 
@@ -76,7 +75,7 @@ impl Replies {
             }
             let request = SendRequest {
                 sender: Principal::Agent(place.agent),
-                credential: token.0,
+                credential: Credential::Token(token),
                 conversation,
                 draft,
             };
@@ -124,7 +123,7 @@ fn derived(delivery: DeliveryId, n: usize) -> MessageId {
     let hash = Sha256::digest([delivery.0.as_bytes(), &(n as u64).to_be_bytes()[..]].concat());
     let mut bytes = *delivery.0.as_bytes();
     bytes[6..].copy_from_slice(&hash[..10]);
-    MessageId(Uuid::from_bytes(bytes))
+    MessageId::from_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::{
     super::{
@@ -24,7 +23,7 @@ use crate::{
     cursor::Cursor,
     error::{Error, Result},
     events,
-    ids::EventId,
+    ids::{CredentialId, EventId},
     limits::slots::ConnectionKind,
     supervisor,
 };
@@ -46,11 +45,11 @@ pub struct StopCalls {
 /// The calls for stops under way: the credential that authorises each, and its end. Clones share
 /// them.
 #[derive(Clone, Default)]
-pub struct StopsUnderWay(Arc<Mutex<HashMap<EventId, (Uuid, CancellationToken)>>>);
+pub struct StopsUnderWay(Arc<Mutex<HashMap<EventId, (CredentialId, CancellationToken)>>>);
 
 impl StopsUnderWay {
     /// Cuts the calls that one of `credentials` authorises.
-    pub fn cut(&self, credentials: &[Uuid]) {
+    pub fn cut(&self, credentials: &[CredentialId]) {
         for (credential, cut) in self.0.lock().values() {
             if credentials.contains(credential) {
                 cut.cancel();
@@ -138,7 +137,7 @@ impl StopCalls {
             ..
         } = &*self.shared;
         let agent = stop.agent;
-        let connections = slots.connections(&[agent.0]).await;
+        let connections = slots.connections(&[agent.into()]).await;
         let mut connections = connections.iter().flatten();
         if connections.any(|one| one.kind == ConnectionKind::Websocket) {
             return Ok(None);
@@ -146,7 +145,7 @@ impl StopCalls {
         let Some(endpoint) = Endpoint::open(agent, &stop.endpoint, seal) else {
             return Ok(None);
         };
-        let page = inbox.read(agent.0, stop.after, stop.events).await?;
+        let page = inbox.read(agent.into(), stop.after, stop.events).await?;
         let is_stop = |encoded: &str| events::id_of(encoded) == Some(stop.event);
         let mut page = page.into_iter();
         let entry = page.find(|entry| is_stop(&entry.encoded));

@@ -6,12 +6,17 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use uuid::Uuid;
 
 use super::{super::store::turns, held::HeldTurns};
 use crate::{
-    db::Db, delivery::Backplane, error::Result, inbox::AppendedEvent, limits::slots::Slots,
-    supervisor, telemetry::trace::TraceContext,
+    db::Db,
+    delivery::Backplane,
+    error::Result,
+    ids::{AgentId, Principal},
+    inbox::AppendedEvent,
+    limits::slots::Slots,
+    supervisor,
+    telemetry::trace::TraceContext,
 };
 
 /// Pause after a hint to the workers, for each live node. Further events share the next hint, so up
@@ -21,10 +26,10 @@ const HINT_INTERVAL_PER_NODE: Duration = Duration::from_millis(2);
 const MAX_HINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Most principals of a statement.
-const MAX_BATCH_PRINCIPALS: usize = 1024;
+/// Most agents of a statement.
+const MAX_BATCH_AGENTS: usize = 1024;
 
-/// Notes principals with new events. Clones share them.
+/// Notes agents with new events. Clones share them.
 #[derive(Clone, Default)]
 pub struct Waker {
     noted: Arc<Mutex<Noted>>,
@@ -36,12 +41,12 @@ pub struct Waker {
 
 #[derive(Default)]
 struct Noted {
-    /// Principals with new events.
-    fresh: HashSet<Uuid>,
-    /// Principals with a socket less.
-    offline: HashSet<Uuid>,
+    /// Agents with new events.
+    fresh: HashSet<AgentId>,
+    /// Agents with a socket less.
+    offline: HashSet<AgentId>,
     /// Events that are part of a trace: the agent, the number in its inbox, the trace.
-    traced: Vec<(Uuid, i64, TraceContext)>,
+    traced: Vec<(AgentId, i64, TraceContext)>,
 }
 
 impl Noted {
@@ -50,15 +55,18 @@ impl Noted {
     }
 }
 
-/// Whether an id has the form of an agent's. A few users' have it too.
-fn may_be_agent(id: Uuid) -> bool {
-    id.get_version_num() == 7 && id.get_variant() == uuid::Variant::RFC4122
+/// The agent, if the principal is one.
+fn agent(principal: Principal) -> Option<AgentId> {
+    match principal {
+        Principal::Agent(agent) => Some(agent),
+        Principal::User(_) => None,
+    }
 }
 
 impl Waker {
     /// Notes agents with something to do.
-    pub fn note(&self, principals: impl Iterator<Item = Uuid>) {
-        let mut agents = principals.filter(|id| may_be_agent(*id)).peekable();
+    pub fn note(&self, agents: impl Iterator<Item = AgentId>) {
+        let mut agents = agents.peekable();
         if agents.peek().is_some() {
             self.noted.lock().fresh.extend(agents);
             self.notify.notify_one();
@@ -70,18 +78,18 @@ impl Waker {
         let deliveries = events.iter().flat_map(|event| &event.deliveries);
         for event in events {
             if let Some(trace) = event.trace {
-                let agents = event.deliveries.iter();
-                let agents = agents.filter(|delivery| may_be_agent(delivery.principal));
-                let traced = agents.map(|delivery| (delivery.principal, delivery.seq, trace));
+                let deliveries = event.deliveries.iter();
+                let traced = deliveries
+                    .filter_map(|delivery| Some((agent(delivery.recipient)?, delivery.seq, trace)));
                 self.noted.lock().traced.extend(traced);
             }
         }
-        self.note(deliveries.map(|delivery| delivery.principal));
+        self.note(deliveries.filter_map(|delivery| agent(delivery.recipient)));
     }
 
     /// Notes agents with a socket less.
-    fn note_offline(&self, principals: Vec<Uuid>) {
-        let agents = principals.into_iter().filter(|id| may_be_agent(*id));
+    fn note_offline(&self, principals: Vec<Principal>) {
+        let agents = principals.into_iter().filter_map(agent);
         self.noted.lock().offline.extend(agents);
         self.notify.notify_one();
     }
@@ -163,7 +171,7 @@ impl Waker {
         let (fresh, offline, traced) = {
             let mut noted = self.noted.lock();
             let fresh = noted.fresh.extract_if(|_| true);
-            let fresh: Vec<Uuid> = fresh.take(MAX_BATCH_PRINCIPALS).collect();
+            let fresh: Vec<AgentId> = fresh.take(MAX_BATCH_AGENTS).collect();
             let offline = std::mem::take(&mut noted.offline);
             if !noted.fresh.is_empty() {
                 self.notify.notify_one();
@@ -195,8 +203,8 @@ impl Waker {
         db: &Db,
         backplane: &Backplane,
         delivers: bool,
-        fresh: &[Uuid],
-        offline: &[Uuid],
+        fresh: &[AgentId],
+        offline: &[AgentId],
     ) -> Result<()> {
         let all = [fresh, offline].concat();
         let woken = turns::wake(db, &all, offline).await?;
@@ -204,7 +212,7 @@ impl Waker {
             .held
             .into_iter()
             .filter(|agent| !self.held.wake(*agent));
-        let elsewhere: Vec<Uuid> = elsewhere.collect();
+        let elsewhere: Vec<AgentId> = elsewhere.collect();
         if woken.any_due && delivers {
             self.turn_due.notify_one();
         }

@@ -13,7 +13,6 @@ use blindpipe_protocol::{
         DeletedWebhook, PutWebhook, RotateWebhookSecret, Webhook, WebhookTest, WebhookTestResult,
     },
 };
-use uuid::Uuid;
 
 pub use self::deliveries::{list_deliveries, redeliver};
 use super::{
@@ -28,7 +27,7 @@ use crate::{
     error::{Code, Error, Result},
     features::agents,
     http::{Data, Json, JsonOrNothing},
-    ids::AgentId,
+    ids::{AgentId, CredentialId},
     limits::{Limiter, table::Limit},
 };
 
@@ -150,7 +149,7 @@ pub async fn put(
     webhooks.charge(&limiter, &agent, &body.url).await?;
     webhooks.client.check(&body.url).await?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
-    let credential = webhooks.work.random().uuid_v7();
+    let credential = CredentialId(webhooks.work.random().uuid_v7());
     let put = webhooks.work.run("webhooks.put", async |tx| {
         let locked = agents::lock_named(tx, &agent).await?;
         let before = store::lock(tx, agent.id).await?;
@@ -158,7 +157,7 @@ pub async fn put(
         if let Some(before) = &before {
             unreadable::revive(tx, &locked, before).await?;
         }
-        let cut: Vec<Uuid> = before.iter().map(|row| row.credential).collect();
+        let cut: Vec<CredentialId> = before.iter().map(|row| row.credential).collect();
         tx.revoke(cut, RevocationReason::TokenRevoked);
         store::put(tx, &agent, &body.url, credential, &sealed).await
     });

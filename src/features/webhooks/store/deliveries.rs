@@ -67,7 +67,7 @@ pub async fn list(
     rows: i64,
 ) -> Result<Vec<DeliveryRow>> {
     let client = db.read().await?;
-    let before = cursor.unwrap_or(DeliveryId(uuid::Uuid::max()));
+    let before = cursor.unwrap_or(DeliveryId::from_bytes([0xff; 16]));
     let found = match status {
         None => {
             client

@@ -8,14 +8,13 @@ pub mod turns;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::WebhookStatus;
 use crate::{
     auth::owned::NamedAgent,
     db::Db,
     error::{Code, Result},
-    ids::{AgentId, UserId},
+    ids::{AgentId, CredentialId, UserId},
     work::Tx,
 };
 
@@ -25,7 +24,7 @@ pub struct WebhookRow {
     pub url: String,
     pub status: WebhookStatus,
     /// The credential of calls under way.
-    pub credential: Uuid,
+    pub credential: CredentialId,
     pub sealed_secret: Option<Vec<u8>>,
     /// The previous secret, while it signs.
     pub sealed_previous: Option<Vec<u8>>,
@@ -101,7 +100,7 @@ pub async fn put(
     tx: &Tx,
     agent: &NamedAgent,
     url: &str,
-    credential: Uuid,
+    credential: CredentialId,
     sealed_secret: &[u8],
 ) -> Result<WebhookRow> {
     let row = tx
@@ -172,7 +171,7 @@ pub async fn rotate_secret(
 pub async fn conclude_challenge(
     tx: &Tx,
     agent: AgentId,
-    credential: Uuid,
+    credential: CredentialId,
     error: Option<&str>,
 ) -> Result<Option<WebhookRow>> {
     let row = tx

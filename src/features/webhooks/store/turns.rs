@@ -2,12 +2,11 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
-use uuid::Uuid;
 
 use crate::{
     db::Db,
     error::Result,
-    ids::{AgentId, TokenId},
+    ids::{AgentId, CredentialId, TokenId},
     telemetry::trace::TraceContext,
     work::Tx,
 };
@@ -97,7 +96,7 @@ fn traces(row: &Row) -> Traces {
 /// The address of a claimed turn and what signs for it.
 pub struct EndpointRow {
     pub url: String,
-    pub credential: Uuid,
+    pub credential: CredentialId,
     pub sealed_secret: Option<Vec<u8>>,
     pub sealed_previous: Option<Vec<u8>>,
     pub previous_valid_until: Option<DateTime<Utc>>,
@@ -186,13 +185,13 @@ pub struct Woken {
     /// Whether any turn is now due.
     pub any_due: bool,
     /// Agents whose turn another statement holds; its worker reads on.
-    pub held: Vec<Uuid>,
+    pub held: Vec<AgentId>,
 }
 
-/// Makes the turns of principals with new events due; `offline` have no socket any more. Others
-/// than agents with an open turn are left out. Rows that are due already are not touched, so a
+/// Makes the turns of agents with new events due; `offline` have no socket any more. Agents
+/// without an open turn are left out. Rows that are due already are not touched, so a
 /// burst of events costs a write at most.
-pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woken> {
+pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<Woken> {
     let client = db.write().await?;
     let rows = client
         .query(
@@ -210,7 +209,7 @@ pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woke
                 due_at = case when t.is_leased then t.due_at else greatest(app_now(), t.not_before) end
             from hinted h where t.agent_id = h.agent_id
             returning t.agent_id, t.is_leased",
-            &[&principals, &offline],
+            &[&agents, &offline],
         )
         .await?;
     let mut woken = Woken::default();
@@ -226,8 +225,8 @@ pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woke
 
 /// Notes the traces of events for the next turns of their agents: the agent, the event's number in
 /// its inbox, the trace.
-pub async fn note_traces(db: &Db, traced: &[(Uuid, i64, TraceContext)]) -> Result<()> {
-    let agents: Vec<Uuid> = traced.iter().map(|(agent, ..)| *agent).collect();
+pub async fn note_traces(db: &Db, traced: &[(AgentId, i64, TraceContext)]) -> Result<()> {
+    let agents: Vec<AgentId> = traced.iter().map(|(agent, ..)| *agent).collect();
     let seqs: Vec<i64> = traced.iter().map(|(_, seq, _)| *seq).collect();
     let traces: Vec<String> = traced.iter().map(|(.., trace)| trace.to_string()).collect();
     let client = db.write().await?;

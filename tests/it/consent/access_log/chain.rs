@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use blindpipe::features::access_log::verify::{self, Fault, FaultKind};
+use blindpipe::{
+    features::access_log::verify::{self, Fault, FaultKind},
+    ids::SubjectId,
+};
 use uuid::Uuid;
 
 use super::{super::Stage, log, uuid};
@@ -145,7 +148,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
     // A superuser without the triggers is found out.
     let alice = uuid(&stage.alice.id);
     let fault = |seq: i64, kind: FaultKind| Fault {
-        subject: alice,
+        subject: SubjectId(alice),
         seq,
         kind,
     };
@@ -186,8 +189,8 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
                      null, null, at, sha256('x') from access_log where seq = 1"
             ),
             vec![
-                Fault { subject: ghost, seq: 1, kind: FaultKind::Changed },
-                Fault { subject: ghost, seq: 1, kind: FaultKind::Unexpected },
+                Fault { subject: SubjectId(ghost), seq: 1, kind: FaultKind::Changed },
+                Fault { subject: SubjectId(ghost), seq: 1, kind: FaultKind::Unexpected },
             ],
         ),
         (
@@ -206,7 +209,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
             .expect("no triggers");
         client.batch_execute(&sql).await.expect(&sql);
         let mut found = verify::verify(&client, None).await.expect("a report").faults;
-        found.sort_by_key(|fault| (fault.subject != ghost, fault.seq));
+        found.sort_by_key(|fault| (fault.subject.0 != ghost, fault.seq));
         assert_eq!(found, faults, "{sql}");
         client
             .batch_execute(

@@ -356,7 +356,7 @@ impl Turn {
             return Ok(false);
         }
         let acked = self.standing.lock().window.acked();
-        let heads = shared.inbox.heads(&[agent.0]).await?;
+        let heads = shared.inbox.heads(&[(*agent).into()]).await?;
         if heads.iter().any(|head| head.seq > acked) {
             self.stop = Some(Stop::Online);
         } else {

@@ -63,7 +63,7 @@ impl Turn {
 
     async fn add_replay(&mut self, row: DeliveryRow, seq: i64) -> Result<()> {
         let inbox = &self.context.shared.inbox;
-        let page = inbox.read(self.context.agent.0, seq - 1, 1).await?;
+        let page = inbox.read(self.context.agent.into(), seq - 1, 1).await?;
         if let Some(entry) = page.into_iter().find(|entry| entry.seq == seq) {
             let lane = Lane::Replay(row.id);
             self.lanes
@@ -109,7 +109,7 @@ impl Turn {
                 return Ok(());
             }
             let Shared { inbox, buffers, .. } = &*self.context.shared;
-            let agent = self.context.agent.0;
+            let agent = self.context.agent.into();
             let page = inbox
                 .read_page(agent, self.read_to, room, TURN_PAGE_BYTES as i64)
                 .await?;
