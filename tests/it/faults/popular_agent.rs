@@ -19,9 +19,14 @@ const LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "user_message_send=100000/s,default_user=100000/s,default_ip=100000/s",
 );
+/// The production value. A batch waits a tenth of it for a lock.
+const DATABASE_TIMEOUT: (&str, &str) = ("DATABASE_TIMEOUT_MS", "1000");
 const SENDERS: usize = 1_000;
 /// The lock of a slow transaction, three times as long as a batch waits for one.
 const LOCK: Duration = Duration::from_millis(300);
+/// The time that each commit to the agent's inbox takes at least, as on a disk. Without it, a message
+/// a commit is as fast as the nodes of a test are, and no collapse would show.
+const COMMIT: Duration = Duration::from_millis(20);
 /// The time after the lock within which the throughput is back.
 const RECOVERY: Duration = Duration::from_secs(3);
 
@@ -79,6 +84,20 @@ async fn senders(node: &TestNode, agent: &Agent, model: &User) -> Vec<(User, Str
         (user, ulid::Ulid::from(conversation).to_string())
     })
     .collect()
+}
+
+/// Lets each commit that changes the inbox of `agent` take [`COMMIT`].
+async fn slow_commits(database: &str, agent: &Agent) {
+    let sql = format!(
+        "create function wait_for_disk() returns trigger language plpgsql as
+            'begin perform pg_sleep({}); return null; end';
+        create constraint trigger wait_for_disk after update on inbox deferrable initially deferred
+            for each row when (new.principal_id = '{}') execute function wait_for_disk()",
+        COMMIT.as_secs_f64(),
+        agent.id
+    );
+    let client = connect(database).await;
+    client.batch_execute(&sql).await.expect("a trigger");
 }
 
 /// Sends at a steady rate, whatever becomes of the sends before. The moments of the answers.
@@ -182,9 +201,10 @@ async fn round(
 /// shows in every round.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_wait_does_not_slow_a_popular_agent_for_longer_than_it_lasts() {
-    let [a, b] = nodes_with(&[LIMITS]).await;
+    let [a, b] = nodes_with(&[LIMITS, DATABASE_TIMEOUT]).await;
     let owner = a.user("owner").await;
     let popular = a.agent(&owner, "popular").await;
+    slow_commits(&a.world.database, &popular).await;
     let mut senders = senders(&a, &popular, &owner).await;
     for (n, (user, _)) in senders.iter_mut().enumerate() {
         *user = user.on([&a, &b][n % 2]);
