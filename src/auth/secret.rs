@@ -4,11 +4,11 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, mpsc},
+    sync::{Arc, OnceLock, mpsc},
 };
 
 use argon2::{
-    Argon2,
+    Algorithm, Argon2, Params, Version,
     password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
 };
 use hmac::{Hmac, KeyInit, Mac};
@@ -17,14 +17,55 @@ use sha2::Sha256;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
+    config::Config,
     error::{Error, Result},
     metrics,
 };
 
 /// bcrypt cost of agent tokens, fixed by the interface.
 const BCRYPT_COST: u32 = 10;
+/// The least cost that bcrypt has.
+const LEAST_BCRYPT_COST: u32 = 4;
 /// Hashes that may wait for a core. More are refused with 503 rather than queued.
 const HASH_QUEUE_CAPACITY: usize = 50;
+
+/// The work of one hash.
+#[derive(Clone, Copy)]
+pub enum HashCost {
+    /// bcrypt as the interface orders it, and Argon2id as its crate advises: 19 MiB, two passes.
+    Full,
+    /// The least that the algorithms allow, for tests.
+    Least,
+}
+
+impl HashCost {
+    /// The cost that the settings ask for.
+    pub fn of(config: &Config) -> Self {
+        if config.quick_hashes.0 {
+            HashCost::Least
+        } else {
+            HashCost::Full
+        }
+    }
+
+    fn bcrypt(self) -> u32 {
+        match self {
+            HashCost::Full => BCRYPT_COST,
+            HashCost::Least => LEAST_BCRYPT_COST,
+        }
+    }
+
+    fn argon2(self) -> Argon2<'static> {
+        let params = match self {
+            HashCost::Full => Params::default(),
+            HashCost::Least => {
+                Params::new(Params::MIN_M_COST, Params::MIN_T_COST, 1, None).unwrap_or_default()
+            }
+        };
+        Argon2::new(Algorithm::default(), Version::default(), params)
+    }
+}
+
 /// The pool that hashes passwords and tokens: all cores but one, and a bounded queue. Clones share
 /// it.
 #[derive(Clone)]
@@ -33,9 +74,10 @@ pub struct Hasher {
     name: &'static str,
     threads: Threads,
     queue: Arc<Semaphore>,
+    cost: HashCost,
     /// The hash that is verified when there is no account, so that unknown e-mails take as long as
-    /// known ones.
-    decoy: Arc<str>,
+    /// known ones. It takes the time and the memory of a hash, so it is made when it is first needed.
+    decoy: Arc<OnceLock<String>>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -104,17 +146,15 @@ impl Drop for HashPermit {
 
 impl Hasher {
     /// A pool for this machine. `name` is for the metrics.
-    pub fn new(name: &'static str) -> Self {
+    pub fn new(name: &'static str, cost: HashCost) -> Self {
         let cores = std::thread::available_parallelism()
             .map_or(1, |cores| cores.get().saturating_sub(1).max(1));
-        let decoy = Argon2::default()
-            .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
-            .map(|hash| hash.to_string());
         Hasher {
             name,
             threads: Threads::start(cores),
             queue: Arc::new(Semaphore::new(cores + HASH_QUEUE_CAPACITY)),
-            decoy: decoy.unwrap_or_default().into(),
+            cost,
+            decoy: Arc::default(),
         }
     }
 
@@ -150,8 +190,9 @@ impl Hasher {
 
     /// Hashes with Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
+        let cost = self.cost;
         let hash = self.run(self.permit()?, "argon2id", move || {
-            Argon2::default()
+            cost.argon2()
                 .hash_password(password.as_bytes())
                 .map(|hash| hash.to_string())
         });
@@ -168,9 +209,11 @@ impl Hasher {
         hash: Option<String>,
     ) -> Result<bool> {
         let known = hash.is_some();
-        let hash = hash.unwrap_or_else(|| self.decoy.to_string());
+        let (cost, decoy) = (self.cost, self.decoy.clone());
         let matches = self.run(permit, "argon2id", move || {
-            PasswordHash::new(&hash).is_ok_and(|hash| {
+            let hash = hash.as_deref();
+            let hash = hash.unwrap_or_else(|| decoy.get_or_init(|| decoy_hash(cost)));
+            PasswordHash::new(hash).is_ok_and(|hash| {
                 Argon2::default()
                     .verify_password(password.as_bytes(), &hash)
                     .is_ok()
@@ -181,9 +224,10 @@ impl Hasher {
 
     /// Hashes the whole agent token with bcrypt.
     pub async fn hash_token(&self, token: String) -> Result<String> {
+        let cost = self.cost.bcrypt();
         let hash = self
             .run(self.permit()?, "bcrypt", move || {
-                bcrypt::non_truncating_hash(token, BCRYPT_COST)
+                bcrypt::non_truncating_hash(token, cost)
             })
             .await?;
         hash.map_err(|error| Error::internal(crate::error::Code::InternalError, error))
@@ -196,6 +240,14 @@ impl Hasher {
         })
         .await
     }
+}
+
+/// A hash of nobody's password, as costly as everybody's.
+fn decoy_hash(cost: HashCost) -> String {
+    let hash = cost
+        .argon2()
+        .hash_password_with_salt(b"nobody's password", b"nobody's salt 16");
+    hash.map(|hash| hash.to_string()).unwrap_or_default()
 }
 
 /// A MAC key. Those of the server's secret are in [`key_ring`](super::key_ring).

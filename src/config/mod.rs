@@ -118,6 +118,9 @@ settings! {
     limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
     limits_off: Switch = "LIMITS_OFF", Some("false");
+    /// Hashes passwords and agent tokens with the least work, so that tests do not wait for what makes
+    /// guesses slow; in the dev profile only.
+    quick_hashes: Switch = "QUICK_HASHES", Some("false");
     /// Bytes that the files of an account and of its agents may have together; open uploads count as
     /// they were declared.
     files_bytes_per_account: Bytes = "FILES_BYTES_PER_ACCOUNT", Some("10737418240");

@@ -13,6 +13,9 @@ pub(super) fn check_settings(config: &Config, faults: &mut Vec<String>) {
     if config.limits_off.0 {
         faults.push("LIMITS_OFF: limits can be off in the dev profile only".into());
     }
+    if config.quick_hashes.0 {
+        faults.push("QUICK_HASHES: hashes can be quick in the dev profile only".into());
+    }
     check_transport(config, faults);
     if !config.allow_test_values.0 {
         check_test_values(config, faults);

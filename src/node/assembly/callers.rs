@@ -3,9 +3,15 @@
 use super::Base;
 use crate::{
     auth::{
-        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
-        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile,
-        unanswered::UnansweredRefreshes, usage::TokenUse,
+        agent::AgentTokens,
+        jwt::AccessTokens,
+        proofs::Proofs,
+        refresh::RefreshTokens,
+        revoked::RevokedCredentials,
+        secret::{HashCost, Hasher},
+        turnstile::Turnstile,
+        unanswered::UnansweredRefreshes,
+        usage::TokenUse,
     },
     config::{Config, Profile},
     features::accounts::{Accounts, Codes},
@@ -37,7 +43,10 @@ pub(super) fn credentials(
         random,
         ..
     } = base;
-    let (hasher, revoked) = (Hasher::new("tokens"), RevokedCredentials::default());
+    let (hasher, revoked) = (
+        Hasher::new("tokens", HashCost::of(config)),
+        RevokedCredentials::default(),
+    );
     let access_tokens = AccessTokens::new(
         &config.access_token_keys,
         &config.public_url,
@@ -71,7 +80,7 @@ pub(super) fn accounts(
     Ok(Accounts {
         work: work.clone(),
         codes: Codes::new(base.secret),
-        passwords: Hasher::new("passwords"),
+        passwords: Hasher::new("passwords", HashCost::of(base.config)),
         turnstile: Turnstile::new(base.config, work.random().clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(base.secret),

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, PASSWORD, Shift, TestNode, User, connect, nodes, nodes_with, ulid};
+use crate::support::{
+    Answer, FULL_HASHES, PASSWORD, Shift, TestNode, User, connect, nodes, nodes_with, ulid,
+};
 
 /// No budget is met by accident.
 const RAISED_LIMITS: (&str, &str) = (
@@ -70,8 +72,9 @@ async fn shift(a: &TestNode, known: &str, (what, path, pairs, body): Call) -> Sh
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn attack_01_known_and_unknown_addresses_look_alike() {
-    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS, FULL_HASHES]).await;
     let alice = a.user("alice").await;
     let calls: [Call; 6] = [
         ("register code", "/auth/send-code", 250, |email| {

@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Caller, PASSWORD, ProcessNode, User, nodes, nodes_with, patiently, private_redis, psql, ulid,
+    Caller, FULL_HASHES, PASSWORD, ProcessNode, User, connect, nodes, nodes_with, patiently,
+    private_redis, psql, ulid,
 };
 
 /// No budget is met by accident.
@@ -336,9 +337,24 @@ async fn attack_12_passwords_count_to_their_last_byte() {
         .refused(413, "PAYLOAD_TOO_LARGE");
 }
 
+/// Other tests hash with the least work.
+#[tokio::test(flavor = "multi_thread")]
+async fn hashes_of_passwords_and_tokens_have_their_full_cost_by_default() {
+    let [a] = nodes_with(&[FULL_HASHES]).await;
+    let alice = a.user("alice").await;
+    a.agent(&alice, "agent").await;
+    let client = connect(&a.world.database).await;
+    let sql =
+        "select (select password_hash from user_account), (select bcrypt_hash from agent_token)";
+    let row = client.query_one(sql, &[]).await.expect("two hashes");
+    let [password, token]: [String; 2] = [row.get(0), row.get(1)];
+    assert!(password.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"));
+    assert!(token.starts_with("$2b$10$"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_13_a_flood_of_logins_is_turned_away_and_hurts_nobody() {
-    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS, FULL_HASHES]).await;
     // A process of its own: both ends of so many sockets are more files than one process may have
     // on many machines.
     let b = ProcessNode::start(&a).await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    DevTools, PASSWORD, browser, find_code, nodes, nodes_with, services, spawn, ulid,
+    DevTools, FULL_HASHES, PASSWORD, browser, find_code, nodes, nodes_with, services, spawn, ulid,
 };
 
 /// Longest the test waits for anything but the start of the cluster.
@@ -227,6 +227,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
 async fn no_node_serves_a_page() {
     let production = [
         ("PROFILE", "production"),
+        FULL_HASHES,
         ("MAIL_URL", "smtp://127.0.0.1:1"),
         ("TURNSTILE_SECRET", "x"),
         ("PUBLIC_URL", "https://chat.example.org"),

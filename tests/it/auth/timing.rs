@@ -5,7 +5,7 @@ use std::time::Instant;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use reqwest::Method;
 
-use crate::support::{Caller, Shift, User, nodes_with};
+use crate::support::{Caller, FULL_HASHES, Shift, User, nodes_with};
 
 /// The seconds of calls with two kinds of wrong secrets, alternating, so that both meet the same
 /// noise.
@@ -46,12 +46,12 @@ async fn refused(caller: &Caller, cookie: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_55_refusals_do_not_tell_how_much_was_right() {
-    let [a] = nodes_with(&[(
+    let limits = (
         "LIMIT_OVERRIDES",
         "default_ip=1000000/s,agent_token_unknown=1000000/s,agent_token_wrong=1000000/s,\
          auth_refresh=1000000/s",
-    )])
-    .await;
+    );
+    let [a] = nodes_with(&[limits, FULL_HASHES]).await;
     let alice: User = a.user("alice").await;
     let caller = a.anon();
     // The MAC of a refresh token, wrong in its first or in its last byte.

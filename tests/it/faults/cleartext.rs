@@ -13,11 +13,12 @@ use tokio::{
     net::TcpListener,
 };
 
-use crate::support::{Ended, ProcessNode, World, nodes, services, spawn};
+use crate::support::{Ended, FULL_HASHES, ProcessNode, World, nodes, services, spawn};
 
 /// Settings that production needs besides those of a test.
-const PRODUCTION: [(&str, &str); 8] = [
+const PRODUCTION: [(&str, &str); 9] = [
     ("PROFILE", "production"),
+    FULL_HASHES,
     ("PUBLIC_URL", "https://chat.example.org"),
     ("ALLOWED_ORIGINS", "https://chat.example.org"),
     ("RP_ID", "example.org"),

@@ -197,11 +197,13 @@ fn what_is_wrong_only_together_is_said_too() {
         ("ACCESS_TOKEN_KEYS", &ring),
         ("MAIL_URL", "file:///x"),
     ];
-    let (code, said) = serve(&[right.as_slice(), &[("LIMITS_OFF", "true")]].concat());
+    let off = [("LIMITS_OFF", "true"), ("QUICK_HASHES", "true")];
+    let (code, said) = serve(&[right.as_slice(), &off].concat());
     assert_eq!(code, Some(1));
     for name in [
         "TLS_CERT_FILE or TRUSTED_PROXIES",
         "LIMITS_OFF",
+        "QUICK_HASHES",
         "MAIL_URL",
         "TURNSTILE_SECRET",
     ] {

@@ -58,5 +58,5 @@ pub use self::{
     socket::{Sleeper, Socket},
     statistics::Shift,
     wire::Wire,
-    world::{TestNode, World, find_code, nodes, nodes_with, server_secrets},
+    world::{FULL_HASHES, TestNode, World, find_code, nodes, nodes_with, server_secrets},
 };

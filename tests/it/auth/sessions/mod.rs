@@ -12,7 +12,9 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, PASSWORD, TestNode, User, connect, nodes, nodes_with, ulid};
+use crate::support::{
+    Agent, FULL_HASHES, PASSWORD, TestNode, User, connect, nodes, nodes_with, ulid,
+};
 
 const OTHER: &str = "another horse battery";
 
@@ -137,7 +139,8 @@ async fn a_reset_password_ends_every_session_and_keeps_the_keys() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_under_way_does_not_survive_a_reset() {
-    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "auth_login_ip=100000/s")]).await;
+    let raised = ("LIMIT_OVERRIDES", "auth_login_ip=100000/s");
+    let [a, b] = nodes_with(&[raised, FULL_HASHES]).await;
     let alice = a.user("alice").await;
     let client = connect(&a.world.database).await;
     let [mut old, mut new] = [PASSWORD, OTHER];

@@ -46,7 +46,7 @@ pub async fn cluster() -> &'static DevCluster {
         let own = env::current_exe().expect("this program's file");
         let built = own.parent().and_then(Path::parent).expect("a folder");
         let packages = root().join(".dev/packages");
-        let settings = [("LIMIT_OVERRIDES", LIMITS)];
+        let settings = [("LIMIT_OVERRIDES", LIMITS), ("QUICK_HASHES", "true")];
         let program = built.join("devcluster");
         let started = DevCluster::start(&dir, &program, Some(&packages), &settings).await;
         started.expect("a cluster; `cargo build --workspace` builds its programs")

@@ -73,7 +73,10 @@ pub async fn the_cluster() -> &'static DevCluster {
             .map(|(name, rate)| format!("{name}={rate}"))
             .join(",");
         let packages = root().join(".dev/packages");
-        let settings = [("LIMIT_OVERRIDES", limits.as_str())];
+        let settings = [
+            ("LIMIT_OVERRIDES", limits.as_str()),
+            ("QUICK_HASHES", "true"),
+        ];
         let program = built("devcluster");
         let started = DevCluster::start(&dir, &program, Some(&packages), &settings).await;
         started.expect("a cluster; `cargo build --workspace` builds its programs")
