@@ -3,7 +3,7 @@
 use std::{
     io::Write,
     path::Path,
-    sync::OnceLock,
+    sync::{OnceLock, mpsc},
     time::{Duration, Instant},
 };
 
@@ -328,19 +328,45 @@ pub async fn database() -> String {
         .await;
     let name = format!("t{}", uuid::Uuid::from(super::ulid()).simple());
     let admin = connect(&services().postgres.url()).await;
+    // Files are copied three times as fast as pages are logged, and nothing here survives a crash.
+    let sql = format!("create database {name} template template_blindpipe strategy file_copy");
     // The template must have no other connection; the one that made it may still be closing.
     for _ in 0..100 {
-        match admin
-            .batch_execute(&format!(
-                "create database {name} template template_blindpipe"
-            ))
-            .await
-        {
+        match admin.batch_execute(&sql).await {
             Ok(()) => return url_of(&name),
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }
     panic!("no copy of the template");
+}
+
+/// Drops the database of a test that has ended, beside the tests that run. Hundreds of them are half
+/// a million files, which the next run would have to remove.
+pub fn drop_database(url: &str) {
+    static NAMES: OnceLock<mpsc::Sender<String>> = OnceLock::new();
+    let names = NAMES.get_or_init(|| {
+        let (sender, names) = mpsc::channel();
+        std::thread::spawn(move || drop_databases(&names));
+        sender
+    });
+    let (_, name) = url.rsplit_once('/').expect("a database in the URL");
+    names.send(name.to_owned()).ok();
+}
+
+fn drop_databases(names: &mpsc::Receiver<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let admin = connect(&services().postgres.admin_url()).await;
+        while let Ok(name) = names.recv() {
+            // A node that has just ended may still be connected.
+            let sql = format!("drop database if exists {name} with (force)");
+            // The next run removes what stays.
+            admin.batch_execute(&sql).await.ok();
+        }
+    });
 }
 
 /// Runs SQL as the role of the URL, which is the owner for a world's database.

@@ -33,6 +33,7 @@ impl Drop for World {
         if !std::thread::panicking() {
             let leak = secrets::find(&secrets::lines_since(self.first_line));
             assert_eq!(leak, None, "a node has logged a secret");
+            services::drop_database(&self.database);
         }
         std::fs::remove_dir_all(&self.mail_dir).ok();
         std::fs::remove_dir_all(&self.objects_dir).ok();
@@ -81,6 +82,7 @@ impl World {
                 format!("file://{}", objects_dir.display()),
             ),
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
+            ("QUICK_HASHES", "true".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
@@ -278,6 +280,9 @@ pub async fn nodes_with<const N: usize>(settings: &[(&str, &str)]) -> [TestNode;
         .try_into()
         .unwrap_or_else(|_| unreachable!("as many as were pushed"))
 }
+
+/// Hashes as costly as in production, for a test of what they cost.
+pub const FULL_HASHES: (&str, &str) = ("QUICK_HASHES", "false");
 
 /// A `SERVER_SECRET` of secrets with these names.
 pub fn server_secrets(names: &[u8]) -> String {
