@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories dist test-dist units clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load autobahn measure clean-dev toolchain
+.PHONY: help run test test-full check fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -13,8 +13,12 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # RELEASE=1 builds with optimisation.
 BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
-# Tests wait for clocks, disks and servers half of their time: two per core keep the cores busy.
-export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# The builds of the tests lint as well: Clippy's driver compiles the workspace's own crates, so lints cost no second
+# compilation. `make lint` alone checks without building.
+LINTED = env RUSTC_WORKSPACE_WRAPPER="$$(rustup which clippy-driver 2>/dev/null || command -v clippy-driver)" \
+    CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__ $(CARGO)
+# Tests wait for clocks, disks and servers most of their time: three per core keep the cores busy.
+export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 # The name of the container image, and its bases where they are not those of the Dockerfile.
 IMAGE ?= blindpipe:dev
 BASES = $(foreach base,BUILD_BASE RUNTIME_BASE,$(if $($(base)),--build-arg $(base)=$($(base))))
@@ -26,10 +30,13 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster --bin bp
 	@APP_DIR="$${APP_DIR-$(abspath $(wildcard clients/web/dist))}" exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
-test: fmt-check lint docs units clients helm deps ## everything that must hold: format, lints, docs, tests, dependencies
+test: fmt-check units clients helm deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
 	@echo && echo "All checks passed."
 
-check: test ## all of CI, the same as test
+test-full: test units-slow docs autobahn conformance ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis
+	@echo && echo "All checks passed, the slow ones too."
+
+check: test ## the same as test
 
 fmt: toolchain ## format the code
 	@$(CARGO) fmt --all
@@ -44,11 +51,19 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 	@echo "== documentation" && RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
-units: toolchain ## all tests, against real Postgres, Redis and a browser
-	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
-	@$(CARGO) build --locked --workspace --examples
+build-tests: toolchain
+	@echo "== lints and builds" && $(LINTED) test --locked --workspace --lib --bins --tests --no-run
+	@$(LINTED) build --locked --workspace --examples
 	@$(TARGET)/debug/devcluster fetch
-	@$(CARGO) test --locked --workspace --lib --bins --tests
+
+units: build-tests ## the tests of the Rust code, against real Postgres, Redis and a browser
+	@echo "== tests" && $(LINTED) test --locked --workspace --lib --bins --tests
+
+units-slow: build-tests ## the tests that take a minute or more
+	@echo "== slow tests" && $(LINTED) test --locked --test it -- --ignored
+
+# The nodes of the clients' tests hash with the least work, as those of the server's tests do.
+clients-typescript clients-web clients-python: export QUICK_HASHES := true
 
 clients: clients-typescript clients-web clients-python ## the tests of the clients in other languages, where these are found
 
@@ -61,7 +76,7 @@ PYTHON_ENV := .dev/clients-python
 clients-python: toolchain
 	@echo "== clients: Python"
 	@if [ -z "$(PYTHON)" ]; then $(call not-run,THE PYTHON CLIENT WAS NOT TESTED: no Python >= 3.11 with venv was found.); else \
-	$(MAKE) $(PYTHON_ENV)/installed.txt && $(CARGO) build --locked --workspace --bin bp --example interop --example sharer \
+	$(MAKE) $(PYTHON_ENV)/installed.txt && $(LINTED) build --locked --workspace --bin bp --example interop --example sharer \
 	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts speed.py ../../examples/python/*.py \
 	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
@@ -75,7 +90,7 @@ clients-typescript: toolchain
 	@if [ ! -f clients/typescript/package-lock.json ]; then echo "(not there yet)"; \
 	elif ! node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || a === 20 && b >= 19 ? 0 : 1)' 2>/dev/null; then \
 	$(call not-run,THE TYPESCRIPT CLIENT WAS NOT TESTED: no Node >= 20.19 was found.); \
-	else $(CARGO) build --locked --workspace --example interop && cd clients/typescript \
+	else $(LINTED) build --locked --workspace --example interop && cd clients/typescript \
 	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
 
 # The app in a real browser, against a cluster that serves it. It is built on the TypeScript client's build.
@@ -92,12 +107,12 @@ endef
 
 # The programs are those of the tests, so that this builds nothing anew after `units`.
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
-	@echo "== chart" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run --quiet
+	@echo "== chart" && $(LINTED) test --locked --workspace --lib --bins --tests --no-run --quiet
 	@TARGET=$(TARGET) tests/helm/run $(ARGS)
 
 # Not a part of `make test`: the Rust tests hold every answer that they get to the document too.
 conformance: toolchain ## schemathesis against a cluster, as a user and as an agent (ARGS go to it, such as -n 200)
-	@$(CARGO) build --locked --workspace --bin blindpipe --bin devcluster
+	@$(LINTED) build --locked --workspace --bin blindpipe --bin devcluster
 	@TARGET=$(TARGET) tests/conformance/run $(ARGS)
 
 # An image with another name than the default is for others: its dependencies must have been looked up.
