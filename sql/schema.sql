@@ -1701,3 +1701,121 @@ CREATE TRIGGER upload_audit_rows BEFORE DELETE OR UPDATE ON upload_audit FOR EAC
 CREATE TRIGGER upload_audit_truncate BEFORE TRUNCATE ON upload_audit FOR EACH STATEMENT EXECUTE FUNCTION upload_audit_is_append_only();
 
 CREATE TRIGGER user_account_deletion BEFORE UPDATE ON user_account FOR EACH ROW WHEN (new.deleted_at IS DISTINCT FROM old.deleted_at) EXECUTE FUNCTION user_account_deletion();
+
+comment on table access_log is 'owner: access_log';
+
+comment on table access_log_digest is 'owner: features/access_log';
+
+comment on table access_log_head is 'owner: access_log';
+
+comment on table account_storage is 'owner: features/files';
+
+comment on table agent is 'owner: features/agents';
+
+comment on table agent_grant is 'owner: features/grants';
+
+comment on table agent_group is 'owner: inbox';
+
+comment on table agent_group_given is 'owner: inbox';
+
+comment on table agent_group_member is 'owner: inbox';
+
+comment on table agent_key is 'owner: features/agents';
+
+comment on table agent_token is 'owner: features/agents';
+
+comment on table announcement is 'owner: features/announcements';
+
+comment on table announcement_recipient is 'owner: features/announcements';
+
+comment on table approval is 'owner: features/approvals';
+
+comment on table approval_asked is 'owner: features/approvals';
+
+comment on table block is 'owner: features/blocks';
+
+comment on table cluster is 'owner: node';
+
+comment on table code_guard is 'owner: features/accounts';
+
+comment on table conversation is 'owner: features/conversations';
+
+comment on table device is 'owner: features/devices';
+
+comment on table email_change is 'owner: features/accounts';
+
+comment on table email_code is 'owner: features/accounts';
+
+comment on table event is 'owner: inbox';
+
+comment on table event_object is 'owner: objects';
+
+comment on table group_key is 'owner: features/group_keys';
+
+comment on table idempotency is 'owner: features/messages';
+
+comment on table inbox is 'owner: inbox';
+
+comment on table inbox_entry is 'owner: inbox';
+
+comment on table inbox_reader is 'owner: inbox';
+
+comment on table job is 'owner: jobs';
+
+comment on table key_backup is 'owner: features/keys';
+
+comment on table key_backup_erasure is 'owner: features/keys';
+
+comment on table login_guard is 'owner: features/accounts';
+
+comment on table login_notice is 'owner: features/accounts';
+
+comment on table member is 'owner: features/conversations';
+
+comment on table message is 'owner: features/messages';
+
+comment on table message_deletion is 'owner: features/messages';
+
+comment on table message_ref is 'owner: features/messages';
+
+comment on table message_token is 'owner: features/messages';
+
+comment on table object is 'owner: objects';
+
+comment on table passkey is 'owner: features/passkeys';
+
+comment on table passkey_challenge is 'owner: features/passkeys';
+
+comment on table passkey_device is 'owner: features/devices';
+
+comment on table public_key is 'owner: features/keys';
+
+comment on table reconcile_log is 'owner: delivery';
+
+comment on table relation is 'owner: features/relations';
+
+comment on table security_notice is 'owner: features/accounts';
+
+comment on table session is 'owner: features/devices';
+
+comment on table share is 'owner: features/shares';
+
+comment on table tool_call is 'owner: features/tool_calls';
+
+comment on table tool_consent is 'owner: features/tool_calls';
+
+comment on table upload is 'owner: features/files';
+
+comment on table upload_audit is 'owner: features/files';
+
+comment on table user_account is 'owner: features/accounts';
+
+comment on table webhook is 'owner: features/webhooks';
+
+comment on table webhook_delivery is 'owner: features/webhooks';
+
+comment on table webhook_stop is 'owner: features/webhooks';
+
+comment on table webhook_sweep is 'owner: features/webhooks';
+
+comment on table webhook_turn is 'owner: features/webhooks';

@@ -14,7 +14,7 @@
 //! features    health published web_app announcements relations devices keys accounts passkeys agents
 //!             blocks conversations groups group_keys messages files shares sessions search typing
 //!             streams tool_calls grants approvals access_log budgets webhooks stops
-//!             erasure
+//!             revocations retention erasure
 //! edge        gateway app routes documents schedule node healthcheck doctor capacity
 //! ```
 //!

@@ -22,9 +22,9 @@ use crate::{
     },
     error::{Code, Result},
     features::{
-        access_log, accounts, agents, approvals, blocks, budgets, conversations, devices, files,
-        grants, group_keys, groups, health, keys, messages, passkeys, published, relations, search,
-        sessions, shares, stops, streams, tool_calls, typing, web_app, webhooks,
+        access_log, accounts, agents, approvals, blocks, budgets, conversations, devices, erasure,
+        files, grants, group_keys, groups, health, keys, messages, passkeys, published, relations,
+        search, sessions, shares, stops, streams, tool_calls, typing, web_app, webhooks,
     },
     gateway,
     http::{
@@ -232,7 +232,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/auth/register",              Public, own(&[RegisterIp, HumanIp, RegisterEmail, CodeTries]), post(accounts::http::register)),
         route(POST,   "/auth/login",                 Public, own(&[LoginIp, HumanIp, LoginFail]), post(accounts::http::login)),
         route(POST,   "/auth/login-code",            Public, default(&[HumanIp, CodeTries]), post(accounts::http::login_code)),
-        route(POST,   "/auth/refresh",               Public, own(&[Refresh]), post(accounts::session::refresh)),
+        route(POST,   "/auth/refresh",               Public, own(&[Refresh]), post(sessions::refresh::refresh)),
         route(POST,   "/auth/logout",                Public, DEFAULT, post(accounts::session::logout)),
         route(POST,   "/auth/passkey/begin",         Public, own(&[PasskeyBegin, HumanIp]), post(passkeys::http::begin_login)),
         route(POST,   "/auth/passkey/complete",      Public, default(&[HumanIp]), post(passkeys::http::login)),
@@ -255,7 +255,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)).reads(&[Push]),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
-        route(DELETE, "/users/me",                   User,   DEFAULT, delete(accounts::me::delete)),
+        route(DELETE, "/users/me",                   User,   DEFAULT, delete(erasure::account::delete)),
         route(PATCH,  "/users/me",                   User,   DEFAULT, patch(accounts::me::change)),
         route(POST,   "/users/me/email",             User,   default(&[SendCode]), post(accounts::address::ask)),
         route(POST,   "/users/me/email/confirm",     User,   default(&[HumanIp, CodeTries]), post(accounts::address::confirm)),

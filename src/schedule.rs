@@ -19,7 +19,9 @@ use crate::{
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, approvals, conversations, erasure, files, grants, group_keys,
-        messages, passkeys, relations, shares, tool_calls,
+        messages, passkeys,
+        retention::purge_relations,
+        shares, tool_calls,
         webhooks::{self, RESEAL_INTERVAL, SecretSeal},
     },
     inbox,
@@ -30,7 +32,7 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
-    objects::{self, Objects},
+    objects::Objects,
     supervisor,
     work::UnitOfWork,
 };
@@ -138,7 +140,7 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::SweepObjects => {
-                while self.objects.sweep(db).await? {}
+                while self.objects.sweep(db, files::forgetting).await? {}
                 Ok(())
             }
             Upkeep::ExpireUploads => {
@@ -153,7 +155,7 @@ impl Schedule {
             }
             Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
-                while paced(relations::purge(db)).await? {}
+                while paced(purge_relations(db)).await? {}
                 Ok(())
             }
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
@@ -281,7 +283,7 @@ impl Perform for Schedule {
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
             Job::EndConsent(end) => Ok(self.end_consent(end).await?),
             Job::EndUnreadFiles { conversation } => {
-                while paced(objects::registry::end_unread(self.work.db(), conversation)).await? {}
+                while paced(files::end_unread(self.work.db(), conversation)).await? {}
                 Ok(())
             }
             Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),

@@ -3,11 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use moka::sync::Cache;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{db::Db, error::Result, ids::TokenId, supervisor};
+use crate::{error::Result, ids::TokenId, supervisor};
 
 /// Precision of the recorded time.
 const USE_GRANULARITY: Duration = Duration::from_secs(60);
@@ -16,6 +17,9 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_BATCH_TOKENS: usize = 1024;
 /// Notes that may wait. More are dropped, and the next use makes them again.
 const QUEUE_CAPACITY: usize = 8_192;
+
+/// Writes that these tokens were used now.
+pub type WriteUses = Arc<dyn Fn(Vec<TokenId>) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// Queues notes; clones share the queue.
 #[derive(Clone)]
@@ -26,13 +30,13 @@ pub struct TokenUse {
 
 impl TokenUse {
     /// Spawns the writer; it ends with `stop`.
-    pub fn start(db: Db, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+    pub fn start(write: WriteUses, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let (notes, waiting) = mpsc::channel(QUEUE_CAPACITY);
         // The queue outlives a writer that panics and starts again.
         let waiting = Arc::new(Mutex::new(waiting));
         supervisor::spawn_until(tasks, stop, "auth.touch_tokens", move || {
-            let (db, waiting) = (db.clone(), waiting.clone());
-            async move { write(&db, &mut *waiting.lock().await).await }
+            let (write, waiting) = (write.clone(), waiting.clone());
+            async move { write_all(&write, &mut *waiting.lock().await).await }
         });
         TokenUse {
             recent: Cache::builder()
@@ -51,10 +55,10 @@ impl TokenUse {
     }
 }
 
-async fn write(db: &Db, waiting: &mut mpsc::Receiver<TokenId>) {
+async fn write_all(write: &WriteUses, waiting: &mut mpsc::Receiver<TokenId>) {
     let mut tokens = Vec::with_capacity(MAX_BATCH_TOKENS);
     while waiting.recv_many(&mut tokens, MAX_BATCH_TOKENS).await > 0 {
-        if let Err(error) = touch(db, &tokens).await {
+        if let Err(error) = write(tokens.clone()).await {
             error.log_in(
                 "auth.touch_tokens",
                 "the times of last use stay as they were",
@@ -63,20 +67,4 @@ async fn write(db: &Db, waiting: &mut mpsc::Receiver<TokenId>) {
         tokens.clear();
         tokio::time::sleep(FLUSH_INTERVAL).await;
     }
-}
-
-/// Writes the notes without waiting for row locks: the next use of a locked row writes it.
-async fn touch(db: &Db, tokens: &[TokenId]) -> Result<()> {
-    let client = db.write().await?;
-    client
-        .execute(
-            "-- auth.token_used
-            with free as materialized (
-                select token_id from agent_token where token_id = any($1) and revoked_at is null for update skip locked
-            )
-            update agent_token t set last_used_at = app_now() from free where t.token_id = free.token_id",
-            &[&tokens],
-        )
-        .await?;
-    Ok(())
 }

@@ -7,7 +7,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Backplane, Hub, Seal,
-    backplane::{EventObserver, PubSubWorker, RedisPubSub, tombstones::Tombstones},
+    backplane::{
+        EventObserver, PubSubWorker, RedisPubSub,
+        tombstones::{MarkRevoked, Tombstones},
+    },
     ephemeral::EphemeralHandler,
     invalidation,
     reconcile::{self, Reconciler, rounds, unpublished},
@@ -25,6 +28,8 @@ pub struct Parts<'a> {
     /// Called for every event, before the subscriptions get it.
     pub observer: EventObserver,
     pub handler: Arc<dyn EphemeralHandler>,
+    /// Repeats revocations that Postgres may have lost.
+    pub mark_revoked: MarkRevoked,
     pub tasks: &'a TaskTracker,
     /// Ends the tasks.
     pub stop: &'a CancellationToken,
@@ -49,12 +54,18 @@ pub fn start(parts: Parts<'_>) -> Backplane {
         subscriber: parts.subscriber,
     };
     PubSubWorker::start(&backplane, transport, outgoing, changes, tasks, stop);
-    sweep(parts.quiet_db, &backplane, tasks, stop);
+    sweep(parts.quiet_db, &backplane, parts.mark_revoked, tasks, stop);
     backplane
 }
 
 /// Starts what keeps the subscriptions equal to what Postgres says.
-fn sweep(db: &Db, backplane: &Backplane, tasks: &TaskTracker, stop: &CancellationToken) {
+fn sweep(
+    db: &Db,
+    backplane: &Backplane,
+    mark_revoked: MarkRevoked,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
     let (own_db, hub, state, until) = (
         db.clone(),
         backplane.hub().clone(),
@@ -74,7 +85,7 @@ fn sweep(db: &Db, backplane: &Backplane, tasks: &TaskTracker, stop: &Cancellatio
         let (db, backplane, stop) = (own_db.clone(), own.clone(), until.clone());
         async move { unpublished::run(&db, &backplane, &stop).await }
     });
-    let reconciler = Arc::new(Reconciler::new(db, backplane));
+    let reconciler = Arc::new(Reconciler::new(db, backplane, mark_revoked));
     let parts = || (reconciler.clone(), backplane.state(), stop.clone());
     let (own, state, until) = parts();
     supervisor::spawn(tasks, "reconcile.rounds", move || {

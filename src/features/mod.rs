@@ -22,6 +22,8 @@ pub mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
+pub mod retention;
+pub(crate) mod revocations;
 pub(crate) mod search;
 pub(crate) mod sessions;
 pub(crate) mod shares;

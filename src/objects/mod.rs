@@ -195,7 +195,7 @@ impl Objects {
 
     /// Deletes the bytes of objects whose end has come, then their rows. True while there may be
     /// more.
-    pub async fn sweep(&self, db: &Db) -> Result<bool> {
-        registry::sweep(db, &self.backend).await
+    pub async fn sweep(&self, db: &Db, forgetting: registry::Forgetting) -> Result<bool> {
+        registry::sweep(db, &self.backend, forgetting).await
     }
 }

@@ -6,13 +6,15 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{Content, ObjectKey, backend::Backend};
 use crate::{
     db::{Conn, Db, batches::BATCH_ROWS},
     error::Result,
-    ids::{ConversationId, EventId, PrincipalId},
+    ids::{AgentId, ConversationId, EventId, PrincipalId},
 };
 
 /// The time that a write is alive without a renewal.
@@ -23,6 +25,9 @@ const MAX_BATCH_OBJECTS: i64 = 50;
 const SWEEP_LEASE: Duration = Duration::from_secs(60);
 /// Longest wait of an object that the store refuses to delete.
 const MAX_SWEEP_WAIT: Duration = Duration::from_secs(86_400);
+
+/// Called in the transaction that forgets an object.
+pub type Forgetting = for<'a> fn(&'a Conn, &'a ObjectKey) -> BoxFuture<'a, Result<()>>;
 
 /// Records a key that is about to be written. It is swept after `lease` unless it is completed.
 pub async fn begin(
@@ -147,71 +152,89 @@ pub async fn end_event(client: &Conn, conversation: ConversationId, event: Event
     Ok(())
 }
 
-/// Ends some objects of a conversation of two whose relation has ended, as their messages end: those
-/// of before a renewed relation, else those that are older than a day. False if none was left.
-///
-/// Their rows stay and forget them at once, so the next batch finds others.
-pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<bool> {
+/// Lets the next sweep delete these objects, unless it may already.
+pub async fn end_all(client: &Conn, keys: &[String]) -> Result<()> {
+    client
+        .execute(
+            "-- objects.end_all
+            update object set delete_at = app_now()
+            where object_key = any($1) and not is_ending and (delete_at is null or delete_at > app_now())",
+            &[&keys],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Lets the sweep delete each of these objects at its moment.
+pub async fn end_at(client: &Conn, ends: &[(String, DateTime<Utc>)]) -> Result<()> {
+    let (keys, moments): (Vec<&str>, Vec<DateTime<Utc>>) =
+        ends.iter().map(|(key, at)| (key.as_str(), *at)).unzip();
+    client
+        .execute(
+            "-- objects.end_at
+            update object o set delete_at = k.moment from unnest($1::text[], $2::timestamptz[]) as k (object_key, moment)
+            where o.object_key = k.object_key and not o.is_ending",
+            &[&keys, &moments],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Lets the sweep delete an object by `end`, unless it may earlier.
+pub async fn end_by(client: &Conn, key: &str, end: DateTime<Utc>) -> Result<()> {
+    client
+        .execute(
+            "-- objects.end_by
+            update object set delete_at = least(delete_at, $2) where object_key = $1 and not is_ending",
+            &[&key, &end],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Takes some data of events apart from a conversation, that was stored before `bound`, and ends it.
+/// False if none was left.
+pub async fn purge_events(
+    client: &Conn,
+    conversation: ConversationId,
+    bound: DateTime<Utc>,
+) -> Result<bool> {
     let row = client
         .query_one(
-            "-- objects.purge
-            with bound as materialized (
-                select coalesce(max(r.created_at), app_now() - interval '24 hours') as moment
-                from conversation c join relation r on r.state = 'active'
-                    and ((r.user_id = c.pair_low and r.agent_id = c.pair_high)
-                        or (r.user_id = c.pair_high and r.agent_id = c.pair_low))
-                where c.conversation_id = $1
-            ), files as materialized (
-                select upload_id, object_key from upload
-                where conversation_id = $1 and object_key is not null and state = 'confirmed'
-                    and confirmed_at < (select moment from bound)
-                order by confirmed_at limit $2
-            ), nameless as (
-                update upload u set object_key = null, filename = '', content_type = '' from files
-                where u.upload_id = files.upload_id
-            ), data as materialized (
+            "-- objects.purge_events
+            with data as materialized (
                 select e.agent_id, e.event_id, e.object_key from event_object e left join object o using (object_key)
-                where e.conversation_id = $1 and coalesce(o.created_at < (select moment from bound), true)
-                limit $2
+                where e.conversation_id = $1 and coalesce(o.created_at < $2, true)
+                limit $3
             ), apart as (
                 update event_object e set conversation_id = null from data
                 where e.agent_id = data.agent_id and e.event_id = data.event_id
             ), ended as (
-                update object o set delete_at = app_now()
-                from (select object_key from files union all select object_key from data) gone
-                where o.object_key = gone.object_key
+                update object o set delete_at = app_now() from data
+                where o.object_key = data.object_key
                     and not o.is_ending and (o.delete_at is null or o.delete_at > app_now())
             )
-            select exists (select from files) or exists (select from data) as any",
-            &[&conversation, &BATCH_ROWS],
+            select exists (select from data) as any",
+            &[&conversation, &bound, &BATCH_ROWS],
         )
         .await?;
     Ok(row.get("any"))
 }
 
-/// Ends some files of a conversation that no user is a member of any more. False if none was left.
-///
-/// Their rows stay and forget them at once, so the next batch finds others.
-pub async fn end_unread(db: &Db, conversation: ConversationId) -> Result<bool> {
-    let client = db.write().await?;
+/// Ends some of the data of events that was stored for an agent. False if none was left.
+pub async fn end_events_of(client: &Conn, agent: AgentId) -> Result<bool> {
     let row = client
         .query_one(
-            "-- objects.end_unread
-            with files as materialized (
-                select upload_id, object_key from upload
-                where conversation_id = $1 and object_key is not null and state = 'confirmed'
-                    and not exists (select from member where conversation_id = $1 and principal_kind = 'user')
-                order by confirmed_at limit $2
-            ), nameless as (
-                update upload u set object_key = null, filename = '', content_type = '' from files
-                where u.upload_id = files.upload_id
+            "-- objects.end_events_of
+            with data as materialized (
+                select object_key from event_object
+                where agent_id = $1 and exists (select from live_object o where o.object_key = event_object.object_key)
+                limit $2
             ), ended as (
-                update object o set delete_at = app_now() from files
-                where o.object_key = files.object_key
-                    and not o.is_ending and (o.delete_at is null or o.delete_at > app_now())
+                update object o set delete_at = app_now() from data where o.object_key = data.object_key and not o.is_ending
             )
-            select exists (select from files) as any",
-            &[&conversation, &BATCH_ROWS],
+            select exists (select from data) as any",
+            &[&agent, &BATCH_ROWS],
         )
         .await?;
     Ok(row.get("any"))
@@ -219,7 +242,7 @@ pub async fn end_unread(db: &Db, conversation: ConversationId) -> Result<bool> {
 
 /// Deletes some objects whose end has come. True while there may be more. One that the store
 /// refuses to delete waits ever longer, so that others go on.
-pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
+pub(super) async fn sweep(db: &Db, backend: &Backend, forgetting: Forgetting) -> Result<bool> {
     let began = Instant::now();
     let claimed = db
         .write()
@@ -241,7 +264,7 @@ pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
         }
         let key = ObjectKey::from_stored(row.get("object_key"));
         match delete(backend, &key, row.get("multipart_id")).await {
-            Ok(()) => forget(db, &key).await?,
+            Ok(()) => forget(db, &key, forgetting).await?,
             Err(error) => {
                 error.log_in(
                     "objects.sweep",
@@ -261,19 +284,18 @@ async fn delete(backend: &Backend, key: &ObjectKey, multipart: Option<&str>) -> 
     backend.delete(key).await
 }
 
-async fn forget(db: &Db, key: &ObjectKey) -> Result<()> {
-    db.write()
-        .await?
-        .execute(
+async fn forget(db: &Db, key: &ObjectKey, forgetting: Forgetting) -> Result<()> {
+    db.run("objects.forget", async |tx| {
+        forgetting(tx, key).await?;
+        tx.execute(
             "-- objects.forget
-            with nameless as (
-                update upload set filename = '', content_type = '' where object_key = $1 and state = 'confirmed'
-            )
             delete from object where object_key = $1",
             &[&key.as_str()],
         )
         .await?;
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 async fn step_back(db: &Db, key: &ObjectKey) -> Result<()> {

@@ -141,6 +141,7 @@ impl Nodes {
                 secret: &secret,
                 observer: Arc::new(|_| ()),
                 handler: Arc::new(NoFeature),
+                mark_revoked: Arc::new(|_, _| Box::pin(async { Ok(()) })),
                 tasks: &tasks,
                 stop: &stop,
             });

@@ -11,6 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use blindpipe_protocol::revocation::RevocationReason;
+use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -18,7 +19,6 @@ use super::messages::known_reason;
 use crate::{
     auth::key_ring::MacKeyRing,
     auth::server_secret::ServerSecret,
-    db::Db,
     error::Result,
     ids::CredentialId,
     redis::{Away, Redis, Script, keys},
@@ -33,6 +33,13 @@ const QUEUE_CAPACITY: usize = 16_384;
 const MAX_BATCH_TOMBSTONES: usize = 500;
 /// Pause between two tries while Redis is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Revokes those of the credentials that live, each for its reason.
+pub type MarkRevoked = Arc<
+    dyn Fn(Vec<CredentialId>, Vec<RevocationReason>) -> BoxFuture<'static, Result<()>>
+        + Send
+        + Sync,
+>;
 
 /// The tombstones of all nodes; clones share the queue.
 #[derive(Clone)]
@@ -97,7 +104,7 @@ impl Tombstones {
 
     /// Repeats the revocation of every tombstone, in pieces; false if Redis is away. A lost tail is
     /// short, so the newest come first.
-    pub async fn replay(&self, db: &Db) -> Result<bool> {
+    pub async fn replay(&self, mark_revoked: &MarkRevoked) -> Result<bool> {
         for page in 0.. {
             let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
                 return Ok(false);
@@ -105,7 +112,7 @@ impl Tombstones {
             let (ids, reasons): (Vec<CredentialId>, Vec<RevocationReason>) =
                 entries.iter().filter_map(|entry| self.read(entry)).unzip();
             if !ids.is_empty() {
-                mark_revoked(db, &ids, &reasons).await?;
+                mark_revoked(ids, reasons).await?;
             }
             if entries.len() < MAX_BATCH_TOMBSTONES {
                 break;
@@ -136,56 +143,4 @@ impl Tombstones {
             .verify(&[credential.as_bytes(), reason.as_bytes()], &seal)
             .then(|| (credential, known_reason(reason)))
     }
-}
-
-/// Revokes those that live, in the order of their ids.
-async fn mark_revoked(
-    db: &Db,
-    credentials: &[CredentialId],
-    reasons: &[RevocationReason],
-) -> Result<()> {
-    let client = db.write().await?;
-    let again: i64 = client
-        .query_one(
-            "-- backplane.mark_revoked
-            with gone as materialized (
-                select * from unnest($1::uuid[], $2::text[]) as gone (id, reason)
-            ), session_row as materialized (
-                select session_id, reason from session join gone on id = session_id
-                where revoked_at is null order by session_id for update of session
-            ), token_row as materialized (
-                select token_id, reason from agent_token join gone on id = token_id
-                where revoked_at is null order by token_id for update of agent_token
-            ), webhook_row as materialized (
-                select agent_id from webhook join gone on id = credential_id
-                where status <> 'suspended' order by agent_id for update of webhook
-            ), sessions as (
-                update session s set revoked_at = app_now(), revoke_reason = reason
-                from session_row r where s.session_id = r.session_id returning 1
-            ), tokens as (
-                update agent_token t set revoked_at = app_now(), revoke_reason = reason, bcrypt_hash = null
-                from token_row r where t.token_id = r.token_id returning 1
-            ), turns as (
-                update webhook_turn t set is_open = false, due_at = null, is_leased = false, turn = t.turn + 1
-                from webhook_row r where t.agent_id = r.agent_id
-            ), webhooks as (
-                update webhook w set status = 'suspended', sealed_secret = null, sealed_previous = null,
-                    previous_valid_until = null
-                from webhook_row r where w.agent_id = r.agent_id returning 1
-            )
-            select (select count(*) from sessions) + (select count(*) from tokens)
-                + (select count(*) from webhooks) as revoked",
-            &[&credentials, &reasons],
-        )
-        .await?
-        .get("revoked");
-    if again > 0 {
-        tracing::error!(
-            operation = "reconcile.replay",
-            credentials = again,
-            remedy = "they hold again",
-            "Postgres had forgotten revocations"
-        );
-    }
-    Ok(())
 }

@@ -26,7 +26,11 @@ pub use self::store::forget_log;
 use self::store::{LOG_RETENTION_SECONDS, LogCursor, dead_credentials};
 use super::{
     Backplane, End, Hub,
-    backplane::{State, seal::Seal, tombstones::Tombstones},
+    backplane::{
+        State,
+        seal::Seal,
+        tombstones::{MarkRevoked, Tombstones},
+    },
 };
 use crate::{
     cursor::Cursor,
@@ -107,6 +111,8 @@ pub struct Reconciler {
     hub: Hub,
     /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
+    /// Repeats them.
+    mark_revoked: MarkRevoked,
     /// Knows the epoch of the messages between nodes.
     seal: Seal,
     place: Mutex<Place>,
@@ -118,7 +124,7 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// Works over connections that requests cannot use up.
-    pub fn new(db: &Db, backplane: &Backplane) -> Self {
+    pub fn new(db: &Db, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
         let place = Place {
             cursor: LogCursor::latest(),
@@ -129,6 +135,7 @@ impl Reconciler {
             inbox: Inbox::new(db.clone()),
             hub,
             tombstones,
+            mark_revoked,
             seal: backplane.seal.clone(),
             place: Mutex::new(place),
             replay_due: Notify::new(),
@@ -231,7 +238,7 @@ pub async fn replay(reconciler: &Reconciler, state: &State, stop: &CancellationT
         let epoch = reconciler.seal.epoch();
         // The next reading of the log tries again if Redis or Postgres is away.
         if reconciler.replayed_in.load(Ordering::Relaxed) != epoch {
-            match reconciler.tombstones.replay(&reconciler.db).await {
+            match reconciler.tombstones.replay(&reconciler.mark_revoked).await {
                 Ok(true) => {
                     reconciler.replayed_in.store(epoch, Ordering::Relaxed);
                     state.suspect();

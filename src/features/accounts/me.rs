@@ -1,8 +1,8 @@
-//! `GET /users/me`, `PATCH /users/me`, `DELETE /users/me`, `POST /users/me/password`.
+//! `GET /users/me`, `PATCH /users/me`, `POST /users/me/password`.
 
 use axum::extract::State;
 use blindpipe_protocol::{
-    accounts::{Account, AccountDeleted, ChangePassword, ChangeProfile, PasswordChanged},
+    accounts::{Account, ChangePassword, ChangeProfile, PasswordChanged},
     revocation::RevocationReason,
 };
 use secrecy::ExposeSecret;
@@ -89,7 +89,7 @@ pub async fn change_password(
     let changed = accounts.work.run("accounts.change_password", async |tx| {
         store::replace_password(tx, &known, &hash).await?;
         store::clear_failures(tx, &email).await?;
-        store::note_proof(tx, user.session).await?;
+        devices::note_proof(tx, user.session).await?;
         notify(tx, user.id, SecurityChange::PasswordChanged).await?;
         devices::end_all(
             tx,
@@ -101,23 +101,4 @@ pub async fn change_password(
     });
     changed.await?;
     Ok(Data(PasswordChanged { changed: true }))
-}
-
-/// `DELETE /users/me`: ends the account with its sessions, agents, keys and backups. Within seconds
-/// its relations end and it leaves its conversations. Its messages stay with their recipients.
-///
-/// Caller: user with a login less than 10 min old. Answers 200 with [`AccountDeleted`]. All sockets
-/// of the user and its agents get `session.invalidated`, `account_deleted`. Errors:
-/// `REAUTH_REQUIRED`. Publishes, within seconds, `key.device_removed`, `relation.revoked` and
-/// `member.removed`.
-pub async fn delete(user: User, State(accounts): State<Accounts>) -> Result<Data<AccountDeleted>> {
-    user.must_be_recent()?;
-    let deleted = accounts
-        .work
-        .run("accounts.delete", async |tx| store::delete(tx, &user).await);
-    let deleted_at = deleted.await?;
-    Ok(Data(AccountDeleted {
-        user_id: user.id,
-        deleted_at: deleted_at.into(),
-    }))
 }

@@ -1,4 +1,4 @@
-//! Accounts: codes by mail, registration, logins by password and by code, passwords, deletion.
+//! Accounts: codes by mail, registration, logins by password and by code, passwords.
 //!
 //! Promises: a known and an unknown e-mail look alike from outside. Postgres counts failed logins
 //! and wrong codes, so no crash and no flush loses them. Another password ends the sessions of the
@@ -15,14 +15,13 @@ mod reauth;
 mod rules;
 pub(crate) mod session;
 mod store;
-mod thefts;
 
 use crate::{auth::key_ring::MacKeyRing, auth::server_secret::ServerSecret};
 
 pub use self::{
     notices::{SecurityChange, notify},
     rules::Scene,
-    store::{Addressee, note_proof, suspend_webhooks},
+    store::{Addressee, end, lock},
 };
 pub(crate) use http::Accounts;
 

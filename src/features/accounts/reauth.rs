@@ -10,6 +10,7 @@ use super::{
 use crate::{
     auth::user::User,
     error::{Code, Result},
+    features::devices,
     http::client::ClientIp,
     limits::{Limiter, table::Limit},
     validation::parse_field,
@@ -35,7 +36,7 @@ impl Accounts {
         let noted = self.work.run("accounts.prove_again", async |tx| {
             store::still_holds(tx, &known).await?;
             store::clear_failures(tx, &email).await?;
-            store::note_proof(tx, user.session).await
+            devices::note_proof(tx, user.session).await
         });
         noted.await
     }
@@ -56,7 +57,7 @@ impl Accounts {
         };
         let noted = self.work.run("accounts.prove_again_by_code", async |tx| {
             self.use_code(tx, limiter, &given).await?;
-            store::note_proof(tx, user.session).await
+            devices::note_proof(tx, user.session).await
         });
         noted.await
     }

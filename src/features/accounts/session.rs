@@ -1,4 +1,4 @@
-//! The end of every sign-in, `POST /auth/refresh`, `POST /auth/logout` and
+//! The end of every sign-in, `POST /auth/logout` and
 //! `DELETE /users/me/devices/{device_id}`.
 
 use axum::{
@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use blindpipe_protocol::{
-    accounts::{KeyBackupSummary, LoggedOut, Refreshed, SignedIn},
+    accounts::{KeyBackupSummary, LoggedOut, SignedIn},
     devices::RevokedDevice,
     revocation::RevocationReason,
     text::{DeviceId, DeviceName, Platform, Secret},
@@ -16,7 +16,7 @@ use blindpipe_protocol::{
 use super::{
     http::Accounts,
     notices::{SecurityChange, notify},
-    store, thefts,
+    store,
 };
 use crate::{
     auth::{refresh::RefreshTokens, user::User},
@@ -25,14 +25,9 @@ use crate::{
         devices::{self, NewSession},
         keys,
     },
-    http::{Data, Path, client::ClientIp},
+    http::{Data, Path},
     ids::{SessionId, UserId},
-    limits::{
-        Limiter,
-        quotas::{ACCESS_TOKEN_TTL, REFRESH_GRACE, REFRESH_TOKEN_TTL},
-        table::Limit,
-    },
-    metrics,
+    limits::quotas::ACCESS_TOKEN_TTL,
     work::Tx,
 };
 
@@ -102,79 +97,6 @@ impl Accounts {
         let cookie = self.refresh_tokens.cookie(session.id, 0);
         Ok((status, [(header::SET_COOKIE, cookie)], Data(data)).into_response())
     }
-}
-
-/// `POST /auth/refresh`: the next access token and refresh cookie.
-///
-/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers
-/// 200 `{access_token, expires_in_seconds, user_id, device_id}`. The predecessor gives the same
-/// successor for 10 s. Later use means theft: the session ends on every node, and so do the agent
-/// tokens that it made. Errors: `TOKEN_EXPIRED`.
-pub async fn refresh(
-    State(accounts): State<Accounts>,
-    limiter: Limiter,
-    ip: ClientIp,
-    headers: HeaderMap,
-) -> Result<Response> {
-    let Some((session, generation)) = accounts.refresh_tokens.read(&headers) else {
-        limiter.check_route(Limit::DefaultIp, ip).await?;
-        return Err(Code::TokenExpired.into());
-    };
-    // Each use gives another token, so a limit per token would never apply. The session has the
-    // limit.
-    limiter.check(Limit::Refresh, session).await?;
-    let Some(refreshed) = rotate(&accounts, session, generation).await? else {
-        if thefts::end(&accounts.work, session, generation).await? {
-            metrics::session_stolen();
-            tracing::warn!(
-                operation = "accounts.refresh",
-                %session,
-                remedy = "its session is over",
-                "an old refresh token came back"
-            );
-        }
-        return Err(Code::TokenExpired.into());
-    };
-    let devices::Refreshed {
-        user,
-        device_id,
-        generation,
-        was_ahead,
-    } = refreshed;
-    if was_ahead {
-        metrics::session_ahead();
-    }
-    let data = Refreshed {
-        access_token: Secret(accounts.access_tokens.sign(user, &device_id, session)?),
-        expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
-        user_id: user,
-        device_id,
-    };
-    let cookie = accounts.refresh_tokens.cookie(session, generation);
-    Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
-}
-
-/// Rotates a refresh token. A predecessor whose holder got no answer has no end of its grace: the
-/// commit may have waited for a standby far longer than that.
-async fn rotate(
-    accounts: &Accounts,
-    session: SessionId,
-    generation: i32,
-) -> Result<Option<devices::Refreshed>> {
-    let db = accounts.work.db();
-    let rotated = async |grace| devices::refresh(db, session, generation, grace).await;
-    let outcome = match rotated(REFRESH_GRACE).await {
-        Ok(None) if accounts.unanswered.has(session, generation).await => {
-            rotated(REFRESH_TOKEN_TTL).await
-        }
-        outcome => outcome,
-    };
-    if let Err(error) = &outcome
-        && error.is_ours()
-    {
-        accounts.unanswered.note(session, generation).await;
-    }
-    outcome
 }
 
 /// `POST /auth/logout`: ends the session of the cookie, and clears it.

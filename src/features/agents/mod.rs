@@ -10,7 +10,7 @@ mod proof;
 mod reachability;
 mod store;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use blindpipe_protocol::{agents::AgentStateChange, revocation::RevocationReason, time::Timestamp};
 use secrecy::ExposeSecret;
@@ -18,17 +18,19 @@ use secrecy::ExposeSecret;
 use self::manifest::Manifest;
 pub use self::{
     reachability::ReachabilityTracker,
-    store::{lock, lock_named},
+    store::{
+        end_all, end_works_of, lock, lock_named, mark_revoked, mark_webhooks_revoked,
+        set_delivery_mode, suspend_webhooks,
+    },
 };
 pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
-    auth::{agent::NewToken, secret::Hasher},
+    auth::{agent::NewToken, secret::Hasher, usage::WriteUses},
     clock::Clock,
     db::Db,
     error::Result,
     events::Event,
-    features::accounts,
     ids::{AgentId, TokenId, UserId},
     jobs::Job,
     limits::slots::{ConnectionKind, Slots},
@@ -127,7 +129,7 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
 /// suspended instead.
 pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
     if agent.state == AgentState::TokenRevoked {
-        return accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await;
+        return suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await;
     }
     move_to(tx, agent, AgentState::Unreachable).await
 }
@@ -190,7 +192,7 @@ pub async fn delete(tx: &Tx, agent: &Locked) -> Result<bool> {
     let reason = RevocationReason::TokenRevoked;
     let had_token = store::revoke_tokens(tx, agent.id, reason).await?;
     store::end_keys(tx, agent.id).await?;
-    accounts::suspend_webhooks(tx, &[agent.id], reason).await?;
+    suspend_webhooks(tx, &[agent.id], reason).await?;
     move_to(tx, agent, AgentState::Deleted).await?;
     tx.enqueue(Job::EraseAgent {
         agent: agent.id,
@@ -206,7 +208,7 @@ pub async fn revoke_token(tx: &Tx, token: TokenId, agent: AgentId) -> Result<boo
     if !store::revoke_token(tx, token, reason).await? {
         return Ok(false);
     }
-    accounts::suspend_webhooks(tx, &[agent], reason).await?;
+    suspend_webhooks(tx, &[agent], reason).await?;
     tx.enqueue(Job::SettleAgentTokens { agent });
     Ok(true)
 }
@@ -225,6 +227,14 @@ pub async fn settle_tokens(work: &UnitOfWork, agent: AgentId) -> Result<()> {
         move_to(tx, &locked, AgentState::TokenRevoked).await
     });
     settled.await
+}
+
+/// The writer of the times at which tokens were last used.
+pub fn writing_uses(db: Db) -> WriteUses {
+    Arc::new(move |tokens| {
+        let db = db.clone();
+        Box::pin(async move { store::note_uses(&db, &tokens).await })
+    })
 }
 
 /// All agents of a user, including deleted ones.

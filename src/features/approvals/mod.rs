@@ -19,6 +19,7 @@ mod store;
 
 use std::time::Duration;
 
+pub(crate) use self::store::purge;
 use crate::{
     error::Result,
     features::messages,

@@ -10,4 +10,4 @@
 pub(crate) mod http;
 mod store;
 
-pub use self::store::{blockers, is_blocked};
+pub use self::store::{blockers, end_all, is_blocked};

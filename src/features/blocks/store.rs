@@ -140,3 +140,14 @@ pub async fn list(
     };
     Ok(rows.iter().map(block).collect())
 }
+
+/// Ends all blocks of a user.
+pub async fn end_all(tx: &Tx, user: UserId) -> Result<()> {
+    tx.execute(
+        "-- blocks.end_all
+        delete from block where user_id = $1",
+        &[&user],
+    )
+    .await?;
+    Ok(())
+}

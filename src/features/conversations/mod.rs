@@ -15,7 +15,8 @@ pub use self::{
     audience::Audience,
     marks::{ReadMarks, tell_forgotten_marks},
     store::{
-        AskedUser, MembershipScope, Place, add_member, asked_user, is_admin, kind, leave_next,
-        lock, member, members, recipients, remove_member, require_rotation, touch, updated,
+        AgentPlace, AskedUser, MembershipScope, Place, add_member, asked_user, begin_epoch,
+        is_admin, kind, leave_next, lock, member, members, place_agent, recipients, remove_member,
+        renew_agent, require_rotation, require_rotation_of, set_role, touch, updated,
     },
 };

@@ -9,12 +9,14 @@
 
 pub(crate) mod http;
 mod naming;
+mod sessions;
 mod store;
 
 pub use blindpipe_protocol::text::DeviceId;
 
 pub use self::{
     naming::name,
+    sessions::{FORGET, ListedKey, list_key, mark_revoked, note_proof, repoint_key, strip_all},
     store::{
         NewSession, Refreshed, bump_list, end_all, end_session, end_stolen, is_known, refresh,
         remove_key, revoke, sign_in, still_there,

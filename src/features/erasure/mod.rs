@@ -12,6 +12,8 @@
 //!
 //! Why: ADR 20.
 
+pub(crate) mod account;
+
 use crate::{
     error::Result,
     features::{

@@ -9,7 +9,7 @@ pub(crate) mod http;
 mod rules;
 mod store;
 
-pub use self::store::{abandon, expire, used_bytes};
+pub use self::store::{abandon, end_unread, expire, forgetting, purge, used_bytes};
 use crate::{db::Db, error::Result, metrics};
 
 /// The bytes that an account may have in use, with those of its agents.

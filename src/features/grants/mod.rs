@@ -9,6 +9,7 @@ pub(crate) mod http;
 mod rules;
 mod store;
 
+pub(crate) use self::store::purge;
 use crate::{
     error::Result,
     ids::{ConversationId, PrincipalId, RelationId},

@@ -14,7 +14,7 @@ use crate::{
         agent::{Agent, lock_live_token},
         user::{User, lock_live_session},
     },
-    db::{Conn, Db},
+    db::{Conn, Db, batches::BATCH_ROWS},
     error::{Code, Error, Result},
     events::Event,
     features::{
@@ -307,4 +307,17 @@ pub async fn list(
         )
         .await?;
     Ok(rows.iter().map(grant).collect())
+}
+
+/// Empties the words of some grants of an ended relation; false if none was left.
+pub async fn purge(tx: &Conn, relation: RelationId) -> Result<bool> {
+    let emptied = tx
+        .execute(
+            "-- grants.purge
+            update agent_grant set reason = null where grant_id = any(array(
+                select grant_id from agent_grant where relation_id = $1 and reason is not null limit $2))",
+            &[&relation, &BATCH_ROWS],
+        )
+        .await?;
+    Ok(emptied > 0)
 }

@@ -54,19 +54,16 @@ pub async fn rotate(
         .map(|to| to.device_id.as_deref().unwrap_or_default())
         .collect();
     let wrapped: Vec<&str> = rotation.keys.values().map(String::as_str).collect();
-    let row = tx
-        .query_one(
-            "-- group_keys.rotate
-            with keys as (
-                insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
-                select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])
-            )
-            update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now() as rotated_at",
-            &[&id, &epoch, &principals, &devices, &wrapped],
-        )
-        .await?;
+    tx.execute(
+        "-- group_keys.rotate
+        insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
+        select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])",
+        &[&id, &epoch, &principals, &devices, &wrapped],
+    )
+    .await?;
+    let rotated_at = conversations::begin_epoch(tx, id, epoch).await?;
     emit_rotated(tx, id, epoch, rotation).await?;
-    Ok((epoch, row.get("rotated_at")))
+    Ok((epoch, rotated_at))
 }
 
 /// The recipients of a key now: the members' devices with keys, and the agents with keys.
@@ -212,18 +209,7 @@ pub async fn replace_next(
     let Some(row) = next else { return Ok(None) };
     let (id, epoch): (ConversationId, i32) = (row.get("conversation_id"), row.get("epoch"));
     // A concurrent rotation may have ended this epoch.
-    let asked = tx
-        .execute(
-            "-- group_keys.require
-            update conversation set rotation_required = true
-            where conversation_id = $1 and epoch = $2 and not rotation_required",
-            &[&id, &epoch],
-        )
-        .await?
-        > 0;
-    if asked {
-        conversations::updated(tx, id).await?;
-    }
+    conversations::require_rotation_of(tx, id, epoch).await?;
     Ok(Some(id))
 }
 

@@ -14,7 +14,7 @@ use crate::{
     events::Event,
     features::{
         agents, blocks,
-        conversations::{self, Member, Place},
+        conversations::{self, AgentPlace, Member, Place},
         relations,
     },
     ids::{AgentId, ConversationId, InstanceId, Principal, RelationId, SessionId, UserId},
@@ -169,13 +169,7 @@ pub async fn change_role(
     if member.role == role {
         return Ok(member);
     }
-    tx.execute(
-        "-- groups.change_role
-        update member set role = case when principal_id = $2 then $3 else 'admin' end
-        where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
-        &[&group, &who.id(), &role],
-    )
-    .await?;
+    conversations::set_role(tx, group, who, role).await?;
     conversations::touch(tx, group, false).await?;
     conversations::updated(tx, group).await?;
     conversations::member(tx, group, who)
@@ -227,19 +221,7 @@ pub async fn add_agent(
         agent_id: agent,
         visibility,
     };
-    tx.execute(
-        "-- groups.place_agent
-        update member set visibility = $3, instance_id = $4, session_id = $5
-        where conversation_id = $1 and principal_id = $2",
-        &[
-            &group,
-            &agent,
-            &visibility,
-            &instance.instance_id,
-            &user.session,
-        ],
-    )
-    .await?;
+    conversations::place_agent(tx, group, &instance, user.session).await?;
     conversations::touch(tx, group, is_keyed).await?;
     emit_added(tx, group, Principal::User(by), &[who]).await?;
     Ok(AddedAgent {
@@ -270,32 +252,22 @@ async fn renew_agent(
     (visibility, relation, session): (Visibility, RelationId, SessionId),
     is_keyed: bool,
 ) -> Result<Option<AgentInstance>> {
-    let row = tx
-        .query_opt(
-            "-- groups.renew_agent
-            update member m set visibility = $3,
-                relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
-                from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end,
-                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end,
-                session_id = case when r.state = 'revoked' or m.visibility <> 'all' and $3 = 'all' then $5 else m.session_id end
-            from conversation c, relation r, member old
-            where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
-                and old.conversation_id = $1 and old.principal_id = $2
-            returning m.instance_id, old.visibility <> $3 or r.state = 'revoked' as is_changed",
-            &[&group, &agent, &visibility, &relation, &session],
-        )
-        .await?;
-    let Some(row) = row else {
+    let place = AgentPlace {
+        visibility,
+        relation,
+        session,
+    };
+    let renewed = conversations::renew_agent(tx, group, agent, &place).await?;
+    let Some((instance_id, is_changed)) = renewed else {
         return Ok(None);
     };
     // The other members wrote under the earlier visibility, so they hear of the change.
-    let is_changed = row.get("is_changed");
     conversations::touch(tx, group, is_changed && is_keyed).await?;
     if is_changed {
         conversations::updated(tx, group).await?;
     }
     Ok(Some(AgentInstance {
-        instance_id: row.get("instance_id"),
+        instance_id,
         agent_id: agent,
         visibility,
     }))

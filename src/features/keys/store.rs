@@ -13,7 +13,7 @@ use crate::{
     events::Event,
     features::{
         announcements::{self, Audience},
-        devices,
+        devices::{self, ListedKey},
     },
     ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
@@ -51,13 +51,19 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     let (who, said) = (Principal::User(user.id), description(upload));
     let is_shown = shown.as_ref() == Some(&key);
     if is_shown {
-        repoint(tx, user.id, &kept).await?;
+        devices::repoint_key(tx, user.id, &kept.device_id, kept.version).await?;
         if !describe(tx, who, device, &key, said).await? {
             return Ok(kept);
         }
         devices::bump_list(tx, user.id).await?;
     } else {
-        show(tx, user.id, &kept).await?;
+        let listed = ListedKey {
+            device_id: &kept.device_id,
+            key_id: &kept.key_id,
+            version: kept.version,
+            created_at: kept.created_at,
+        };
+        devices::list_key(tx, user.id, &listed).await?;
         describe(tx, who, device, &key, said).await?;
     }
     let change = |key_id| DeviceKeyChange {
@@ -159,35 +165,6 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         version,
         created_at: row.get("created_at"),
     })
-}
-
-/// Makes these keys the directory's entry of the device.
-async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
-    tx.execute(
-        "-- keys.show
-        with listed as (update user_account set key_list_version = key_list_version + 1 where user_id = $1)
-        update device set key_id = $3, key_version = $4, key_since = $5 where user_id = $1 and device_id = $2",
-        &[
-            &user,
-            &kept.device_id,
-            &kept.key_id,
-            &kept.version,
-            &kept.created_at,
-        ],
-    )
-    .await?;
-    Ok(())
-}
-
-/// Points the directory's entry to a newer version with the same keys.
-async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
-    tx.execute(
-        "-- keys.repoint
-        update device set key_version = $3 where user_id = $1 and device_id = $2",
-        &[&user, &kept.device_id, &kept.version],
-    )
-    .await?;
-    Ok(())
 }
 
 /// At most `most` backups, newest first, after `cursor`. Refuses a cursor that is not the user's.

@@ -20,7 +20,11 @@ mod writer;
 pub use blindpipe_protocol::messages::Sent;
 
 pub(crate) use self::within::{find_prior, is_conflict, lock, send_within};
-pub use self::{body::Draft, store::forget_devices, writer::MessageWriter};
+pub use self::{
+    body::Draft,
+    store::{forget_devices, purge},
+    writer::MessageWriter,
+};
 use crate::{
     db::Db,
     error::Result,

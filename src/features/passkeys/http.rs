@@ -25,7 +25,7 @@ use crate::{
     error::{Code, Error, Result},
     features::{
         accounts::{self, Accounts, SecurityChange},
-        devices::NewSession,
+        devices::{self, NewSession},
     },
     http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json},
     ids::{ChallengeId, PasskeyId, UserId},
@@ -111,7 +111,7 @@ impl Passkeys {
             if owner != user.id {
                 return tx.commit_with(Code::PasskeyInvalid);
             }
-            accounts::note_proof(tx, user.session).await
+            devices::note_proof(tx, user.session).await
         });
         proven.await
     }

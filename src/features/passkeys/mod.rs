@@ -9,6 +9,7 @@ mod store;
 
 use std::sync::Arc;
 
+pub(crate) use self::store::end_all;
 use webauthn_rs::{Webauthn, WebauthnBuilder, prelude::WebauthnError};
 
 use crate::{

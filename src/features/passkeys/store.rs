@@ -222,3 +222,15 @@ pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateT
         .await?
         .map(|row| row.get("removed_at")))
 }
+
+/// Deletes the passkeys of a user and its challenges.
+pub async fn end_all(tx: &Tx, user: UserId) -> Result<()> {
+    tx.execute(
+        "-- passkeys.end_all
+        with challenges as (delete from passkey_challenge where user_id = $1)
+        delete from passkey where user_id = $1",
+        &[&user],
+    )
+    .await?;
+    Ok(())
+}

@@ -1,4 +1,4 @@
-//! Relations: an agent's right to write to a user, and the purge of their messages after its end.
+//! Relations: an agent's right to write to a user, and the turns of the purge after its end.
 //!
 //! Promises: only the user opens and ends a relation. After the answer to its end, no node accepts
 //! a message from the agent under it. Seven days later the messages of the two are purged, unless
@@ -9,10 +9,7 @@ mod store;
 
 pub use blindpipe_protocol::relations::Relation;
 
-pub(crate) use self::store::{active, end_next, end_with, is_first_with_stranger, open, revoke};
-use crate::{db::Db, error::Result};
-
-/// Purges some of the due messages. True while there may be more.
-pub async fn purge(db: &Db) -> Result<bool> {
-    store::purge(db).await
-}
+pub(crate) use self::store::{
+    active, end_next, end_purge, end_turn, end_with, is_due, is_first_with_stranger, lock_pair,
+    next_due, open, revoke, step_back,
+};

@@ -3,20 +3,14 @@ use tokio_postgres::Row;
 use super::Relation;
 use crate::{
     auth::user::User,
-    db::{self, Db, batches::BATCH_ROWS},
+    db::{Conn, Db},
     error::{Code, Result},
     events::Event,
     http::page,
     ids::{AgentId, ConversationId, Principal, PrincipalId, RelationId, UserId},
     jobs::{ConsentEnd, Job},
-    objects,
     work::Tx,
 };
-
-/// Messages that a batch of the purge empties. Each may have a megabyte.
-const MAX_BATCH_MESSAGES: i64 = 100;
-/// Bytes of the answers to tool calls that a batch of the purge empties.
-const MAX_BATCH_BYTES: i64 = 16 << 20;
 
 fn relation(row: &Row) -> Relation {
     Relation {
@@ -218,31 +212,14 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
         .map(relation))
 }
 
-/// Does a batch of the purge of one ended relation, whose turn it then is no more. True while there
-/// may be more. A relation whose batch fails waits for an hour, so that others go on.
-///
-/// Rows stay, so that numbers have no gaps and references stay valid. A message of the last 24
-/// hours waits for the next round, because its sender may still repeat it. While the relation stays
-/// ended, a round comes every week: the user can still write there.
-pub async fn purge(db: &Db) -> Result<bool> {
-    let Some(due) = next_due(db).await? else {
-        return Ok(false);
-    };
-    let purging = db.run("relations.purge", async |tx| purge_some(tx, &due).await);
-    if let Err(error) = purging.await {
-        step_back(db, due.id).await?;
-        error.log_in("relations.purge", "the relation is tried again in an hour");
-    }
-    Ok(true)
-}
-
 /// A relation whose purge is due, and its two principals in the order of their conversation.
-struct DueRelation {
-    id: RelationId,
+pub struct DueRelation {
+    pub id: RelationId,
     pair: [PrincipalId; 2],
 }
 
-async fn next_due(db: &Db) -> Result<Option<DueRelation>> {
+/// The relation whose purge is due for the longest time.
+pub async fn next_due(db: &Db) -> Result<Option<DueRelation>> {
     let next = db
         .write()
         .await?
@@ -260,7 +237,8 @@ async fn next_due(db: &Db) -> Result<Option<DueRelation>> {
     }))
 }
 
-async fn step_back(db: &Db, id: RelationId) -> Result<()> {
+/// Lets a relation whose purge has failed wait for an hour, so that others go on.
+pub async fn step_back(db: &Db, id: RelationId) -> Result<()> {
     db.write()
         .await?
         .execute(
@@ -272,121 +250,52 @@ async fn step_back(db: &Db, id: RelationId) -> Result<()> {
     Ok(())
 }
 
-async fn purge_some(tx: &db::Tx, due: &DueRelation) -> Result<()> {
+/// Locks the conversation of the two, as a renewal of their relation does; none if they have none.
+pub async fn lock_pair(tx: &Conn, due: &DueRelation) -> Result<Option<ConversationId>> {
     let [low, high] = &due.pair;
-    // Reopening the relation locks its conversation too.
-    let conversation: Option<ConversationId> = tx
+    let row = tx
         .query_opt(
             "-- relations.lock_pair
             select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
             &[low, high],
         )
-        .await?
-        .map(|row| row.get("conversation_id"));
-    let is_due = tx
+        .await?;
+    Ok(row.map(|row| row.get("conversation_id")))
+}
+
+/// Whether the purge of the relation is still due.
+pub async fn is_due(tx: &Conn, due: &DueRelation) -> Result<bool> {
+    let row = tx
         .query_opt(
             "-- relations.still_due
             select 1 from relation where relation_id = $1 and purge_due <= app_now()",
             &[&due.id],
         )
-        .await?
-        .is_some();
-    // The purge may have been cancelled during the wait for the lock.
-    if !is_due {
-        return Ok(());
-    }
-    let any = match conversation {
-        Some(conversation) => {
-            purge_messages(tx, due.id, conversation).await?
-                || objects::registry::purge(tx, conversation).await?
-        }
-        None => false,
-    };
-    if any || purge_results(tx, due.id).await? || purge_reasons(tx, due.id).await? {
-        tx.execute(
-            "-- relations.end_turn
-            update relation set purge_turn_at = app_now() where relation_id = $1",
-            &[&due.id],
-        )
         .await?;
-    } else {
-        tx.execute(
-            "-- relations.purged
-            update relation set purge_turn_at = null,
-                purge_due = case when purge_through is null then app_now() + interval '7 days' end
-            where relation_id = $1",
-            &[&due.id],
-        )
-        .await?;
-    }
+    Ok(row.is_some())
+}
+
+/// Ends the turn of a relation, of which more may be left.
+pub async fn end_turn(tx: &Conn, id: RelationId) -> Result<()> {
+    tx.execute(
+        "-- relations.end_turn
+        update relation set purge_turn_at = app_now() where relation_id = $1",
+        &[&id],
+    )
+    .await?;
     Ok(())
 }
 
-/// Empties some messages; false if none was left.
-async fn purge_messages(
-    tx: &db::Tx,
-    relation: RelationId,
-    conversation: ConversationId,
-) -> Result<bool> {
-    let moved = tx
-        .execute(
-            "-- relations.purge
-            with span as (
-                select max(seq) as top from (
-                    select m.seq, m.created_at from conversation c
-                    join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
-                    join relation r on r.relation_id = $2
-                    where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
-                    order by m.seq limit $3
-                ) next where created_at < app_now() - interval '24 hours'
-            ), searchable as (
-                -- A message that was emptied is found no more.
-                delete from message_token t using span, conversation c
-                where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
-            ), answered as (
-                -- The people and the decisions of an approval go with it.
-                delete from approval a using span, conversation c
-                where c.conversation_id = $1 and a.conversation_id = $1 and a.seq > c.purged_seq and a.seq <= span.top
-            ), emptied as (
-                update message m set payload = '' from span, conversation c
-                where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
-            )
-            update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
-            &[&conversation, &relation, &MAX_BATCH_MESSAGES],
-        )
-        .await?;
-    Ok(moved > 0)
-}
-
-/// Empties the answers to some tool calls of an ended relation; false if none was left.
-async fn purge_results(tx: &db::Tx, relation: RelationId) -> Result<bool> {
-    let emptied = tx
-        .execute(
-            "-- relations.purge_results
-            update tool_call set result = null where call_id = any(array(
-                select call_id from (
-                    select call_id, bytes, sum(bytes) over (order by created_at, call_id) as bytes_so_far from (
-                        select t.call_id, t.created_at, octet_length(t.result) as bytes from relation r
-                        join tool_call t on t.user_id = r.user_id and t.agent_id = r.agent_id and t.created_at <= r.revoked_at
-                        where r.relation_id = $1 and r.state <> 'active' and t.result is not null
-                        order by t.created_at limit $2
-                    ) next
-                ) sized where bytes_so_far - bytes < $3))",
-            &[&relation, &BATCH_ROWS, &MAX_BATCH_BYTES],
-        )
-        .await?;
-    Ok(emptied > 0)
-}
-
-/// Empties the words of some grants of an ended relation; false if none was left.
-async fn purge_reasons(tx: &db::Tx, relation: RelationId) -> Result<bool> {
-    let emptied = tx
-        .execute(
-            "-- relations.purge_reasons
-            update agent_grant set reason = null where grant_id = any(array(
-                select grant_id from agent_grant where relation_id = $1 and reason is not null limit $2))",
-            &[&relation, &BATCH_ROWS],
-        )
-        .await?;
-    Ok(emptied > 0)
+/// Ends the purge of a relation, of which nothing is left. While it stays ended, the next round is
+/// in a week.
+pub async fn end_purge(tx: &Conn, id: RelationId) -> Result<()> {
+    tx.execute(
+        "-- relations.purged
+        update relation set purge_turn_at = null,
+            purge_due = case when purge_through is null then app_now() + interval '7 days' end
+        where relation_id = $1",
+        &[&id],
+    )
+    .await?;
+    Ok(())
 }

@@ -5,6 +5,7 @@
 //! the owner's own call does: the credentials that it ends are dead with the answer.
 
 pub(crate) mod http;
+pub(crate) mod refresh;
 mod store;
 mod undo;
 

@@ -8,7 +8,7 @@ use super::store::{self, Change};
 use crate::{
     auth::user::{User, lock_live_session},
     error::{Code, Error, Result},
-    features::{accounts, agents, groups, passkeys, relations, shares},
+    features::{agents, groups, passkeys, relations, shares},
     ids::{AgentId, SessionId, UserId},
     work::Tx,
 };
@@ -105,7 +105,7 @@ async fn undo_of_agent(
         }
         Change::Token(token, agent) => return agents::revoke_token(tx, *token, *agent).await,
         Change::Webhook(agent) => {
-            accounts::suspend_webhooks(tx, &[*agent], RevocationReason::TokenRevoked).await?;
+            agents::suspend_webhooks(tx, &[*agent], RevocationReason::TokenRevoked).await?;
             return Ok(true);
         }
         _ => {}

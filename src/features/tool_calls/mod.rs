@@ -22,7 +22,10 @@ use std::time::Duration;
 
 use blindpipe_protocol::tool_calls::{RequestArtifact, RespondArtifact, ToolCallState};
 
-pub(crate) use self::rules::{read_request, read_response};
+pub(crate) use self::{
+    rules::{read_request, read_response},
+    store::purge,
+};
 use crate::{
     auth::{agent::Agent, user::User},
     db::batches::paced,

@@ -11,7 +11,11 @@ use super::{
 use crate::{
     auth::{key_ring::MIN_MAC_BYTES, server_secret::ServerSecret, usage::TokenUse},
     delivery::Seal,
-    features::{agents::ReachabilityTracker, conversations::ReadMarks, messages::MessageWriter},
+    features::{
+        agents::{self, ReachabilityTracker},
+        conversations::ReadMarks,
+        messages::MessageWriter,
+    },
     ids::NodeId,
     inbox::{Acks, Inbox},
     limits::{AddressNames, Limits, slots::Slots, table::Overrides},
@@ -64,7 +68,11 @@ impl Core {
             base.config.limits_off.0,
             workers,
         );
-        let used = TokenUse::start(stores.quiet_db.clone(), workers, stopping);
+        let used = TokenUse::start(
+            agents::writing_uses(stores.quiet_db.clone()),
+            workers,
+            stopping,
+        );
         let credentials = callers::credentials(base, stores, &limits, used)?;
         Ok(Core {
             inbox,

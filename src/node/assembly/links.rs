@@ -7,6 +7,7 @@ use crate::{
     delivery::{self, Backplane, Hub, Parts, Seal},
     features::{
         conversations::Audience,
+        revocations,
         streams::{HeardStreams, StreamPeer, StreamState, Streams},
         typing::Typing,
     },
@@ -42,6 +43,7 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
         secret,
         observer: Arc::new(move |event| noted.note(event)),
         handler: Arc::new(StreamPeer(heard.clone())),
+        mark_revoked: revocations::marking(stores.quiet_db.clone()),
         tasks: workers,
         stop: stopping,
     });

@@ -7,7 +7,7 @@ use std::{
 
 use blindpipe::{
     db::{Db, Plans},
-    features::relations,
+    features::retention,
 };
 use serde_json::{Value, json};
 use tokio_postgres::Client;
@@ -252,7 +252,7 @@ async fn texts(user: &User, conversation: &str) -> Vec<Option<String>> {
 async fn purge(url: &str) {
     let db = db(url);
     for _ in 0..1000 {
-        if !relations::purge(&db).await.expect("a turn") {
+        if !retention::purge_relations(&db).await.expect("a turn") {
             return;
         }
     }
@@ -514,7 +514,7 @@ async fn a_heavy_relation_holds_up_no_other_and_is_purged_in_the_end() {
     let db = hurried(&world.database);
     let began = Instant::now();
     while left_of(&client, light).await != [0, 0, 0] {
-        relations::purge(&db).await.expect("a turn");
+        retention::purge_relations(&db).await.expect("a turn");
         assert!(began.elapsed() < Duration::from_secs(10), "it waits");
     }
     let rest = left_of(&client, heavy).await;
@@ -523,7 +523,7 @@ async fn a_heavy_relation_holds_up_no_other_and_is_purged_in_the_end() {
     let due = "select count(*) from relation where purge_due < app_now() - interval '50 minutes'";
     let due: i64 = client.query_one(due, &[]).await.expect("a count").get(0);
     assert_eq!(due, 1);
-    while relations::purge(&db).await.expect("a turn") {}
+    while retention::purge_relations(&db).await.expect("a turn") {}
     assert_eq!(left_of(&client, heavy).await, [0, 0, 0]);
     let named = "select count(*) from upload where filename <> ''";
     let named: i64 = client.query_one(named, &[]).await.expect("a count").get(0);

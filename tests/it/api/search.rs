@@ -265,7 +265,7 @@ async fn a_purged_message_is_found_no_more() {
     assert_eq!(found(&alice, &format!("tokens={token}")).await.len(), 1);
     a.advance(Duration::from_secs(8 * 86_400)).await;
     let jobs = db(&a.world.database);
-    while blindpipe::features::relations::purge(&jobs)
+    while blindpipe::features::retention::purge_relations(&jobs)
         .await
         .expect("purged")
     {}

@@ -14,6 +14,7 @@ mod measures;
 mod migrations;
 mod object_store;
 mod operations;
+mod owners;
 mod plans;
 mod portability;
 mod probes;

@@ -63,5 +63,8 @@ with columns as (
     union all
     select 8, relname || '.' || tgname, pg_get_triggerdef(t.oid, true) || ';'
     from pg_trigger t join relations r on r.oid = tgrelid where not tgisinternal
+    union all
+    select 9, relname, format('comment on table %I is %L;', relname, obj_description(r.oid, 'pg_class'))
+    from relations r where obj_description(r.oid, 'pg_class') is not null
 )
 select replace(text, 'public.', '') as statement from statements order by section, name collate "C"

@@ -1,9 +1,6 @@
 mod address;
 mod codes;
-mod deletion;
 mod notices;
-mod thefts;
-mod webhooks;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::types::ToSql;
@@ -11,12 +8,9 @@ use tokio_postgres::types::ToSql;
 pub use self::{
     address::{GivenChange, change_address, change_profile, check_change, hold, put_change},
     codes::{CodeCheck, GivenCode, Sender, check_code, put_code, use_code},
-    deletion::delete,
     notices::{
         Addressee, addressee, count_changes, locale_of, now, put_notice, put_security_notice,
     },
-    thefts::{end_tokens_of, lock_agents_of, webhooks_of},
-    webhooks::suspend_webhooks,
 };
 use crate::{
     db::{
@@ -24,7 +18,8 @@ use crate::{
         batches::{BATCH_ROWS, paced},
     },
     error::{Code, OnConstraint, Result},
-    ids::{SessionId, UserId},
+    features::devices,
+    ids::UserId,
     inbox,
     limits::table::{Budget, Limit, Overrides},
     validation::Email,
@@ -159,21 +154,31 @@ pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
     Ok(())
 }
 
-/// Notes that the session's user was verified just now. Refused if the session is over.
-pub async fn note_proof(tx: &Tx, session: SessionId) -> Result<()> {
-    if tx
-        .execute(
-            "-- accounts.note_proof
-            update session set authenticated_at = app_now() where session_id = $1 and revoked_at is null",
-            &[&session],
+/// Ends the account: nobody can sign in, and its address is free. The caller has locked it.
+pub async fn end(tx: &Tx, user: UserId) -> Result<DateTime<Utc>> {
+    let row = tx
+        .query_one(
+            "-- accounts.end
+            with changes as (delete from email_change where user_id = $1)
+            update user_account set deleted_at = app_now(), email = 'deleted:' || user_id, display_name = 'Deleted account',
+                device_locale = '', password_hash = '', key_list_version = key_list_version + 1
+            where user_id = $1
+            returning deleted_at",
+            &[&user],
         )
-        .await?
-        == 0
-    {
-        Err(Code::Unauthorized.into())
-    } else {
-        Ok(())
-    }
+        .await?;
+    Ok(row.get("deleted_at"))
+}
+
+/// Locks the account for its end.
+pub async fn lock(tx: &Tx, user: UserId) -> Result<()> {
+    tx.execute(
+        "-- accounts.lock
+        select 1 from user_account where user_id = $1 for update",
+        &[&user],
+    )
+    .await?;
+    Ok(())
 }
 
 /// An account as its owner sees it.
@@ -219,7 +224,7 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
 /// session. Each statement deletes one batch and skips locked rows. Rows
 /// without a single key go by their time, so a batch may hold a few more. A guard is needed for
 /// the window of its limit.
-const FORGET: [(Option<Limit>, &str); 8] = [
+const FORGET: [(Option<Limit>, &str); 6] = [
     (
         None,
         "-- accounts.forget_codes
@@ -259,24 +264,6 @@ const FORGET: [(Option<Limit>, &str); 8] = [
             where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - make_interval(secs => $2)
             limit $1 for update skip locked))",
     ),
-    (
-        None,
-        "-- accounts.forget_sessions
-        delete from session where session_id = any(array(
-            select session_id from session
-            where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days'
-            limit $1 for update skip locked))",
-    ),
-    (
-        None,
-        "-- accounts.forget_devices
-        delete from device where provisional and created_at = any(array(
-            select created_at from device d
-            where provisional and created_at < app_now() - interval '30 days'
-                and not exists (select from session s where s.user_id = d.user_id and s.device_id = d.device_id)
-            limit $1 for update skip locked))
-            and not exists (select from session s where s.user_id = device.user_id and s.device_id = device.device_id)",
-    ),
 ];
 
 /// Deletes expired rows batch by batch, each in a transaction. A failure in one table does not stop
@@ -286,6 +273,9 @@ pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     for (guarded, delete) in FORGET {
         let window = guarded.map(|limit| budgets.budget(limit).window.as_secs_f64());
         outcome = outcome.and(forget_all(db, delete, window).await);
+    }
+    for delete in devices::FORGET {
+        outcome = outcome.and(forget_all(db, delete, None).await);
     }
     outcome
 }

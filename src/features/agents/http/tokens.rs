@@ -59,7 +59,7 @@ async fn replace_token(
         let previous_valid_until = if emergency {
             store::end_keys(tx, agent.id).await?;
             store::revoke_tokens(tx, agent.id, RevocationReason::TokenRegenerated).await?;
-            accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRegenerated).await?;
+            store::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRegenerated).await?;
             None
         } else {
             store::end_current_key(tx, agent.id, "").await?;
@@ -106,7 +106,7 @@ pub async fn revoke_token(
         let locked = store::lock_owned(tx, &agent).await?;
         let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
-        accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await?;
+        store::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await?;
         move_to(tx, &locked, AgentState::TokenRevoked).await?;
         Ok(RevokedToken {
             revoked_at: store::revoked_at(tx, agent.id).await?.into(),

@@ -1,3 +1,4 @@
+mod ends;
 mod keys;
 mod tokens;
 mod view;
@@ -6,18 +7,19 @@ mod webhook;
 use chrono::{DateTime, Utc};
 
 pub use self::{
+    ends::{end_all, end_works_of, mark_revoked, mark_webhooks_revoked},
     keys::{
         Key, bump_list, end_current_key, end_keys, key_list_version, keys, put_key, retire_keys,
         tell_ending_keys, with_ended_keys,
     },
     tokens::{
-        add_token, end_current_token, restore_token, retire_tokens, revoke_token, revoke_tokens,
-        revoked_at,
+        add_token, end_current_token, note_uses, restore_token, retire_tokens, revoke_token,
+        revoke_tokens, revoked_at,
     },
     view::{AgentRow, Viewer, find_visible, list},
-    webhook::resume_webhook,
+    webhook::{resume_webhook, suspend_webhooks},
 };
-use super::{AgentState, Locked, seconds};
+use super::{AgentState, DeliveryMode, Locked, seconds};
 use crate::{
     auth::{
         agent::lock_live_token,
@@ -292,6 +294,17 @@ pub async fn put_profile(
         update agent set display_name = coalesce($2, display_name), description = coalesce($3, description)
         where agent_id = $1",
         &[&id, &name, &purpose],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Sets the way in which events reach the agent.
+pub async fn set_delivery_mode(tx: &Tx, agent: AgentId, mode: DeliveryMode) -> Result<()> {
+    tx.execute(
+        "-- agents.set_delivery_mode
+        update agent set delivery_mode = $2 where agent_id = $1 and delivery_mode <> $2",
+        &[&agent, &mode],
     )
     .await?;
     Ok(())

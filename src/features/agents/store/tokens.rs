@@ -127,3 +127,19 @@ pub async fn retire_tokens(db: &Db) -> Result<bool> {
         .await?
         == 1000)
 }
+
+/// Writes the notes without waiting for row locks: the next use of a locked row writes it.
+pub async fn note_uses(db: &Db, tokens: &[TokenId]) -> Result<()> {
+    let client = db.write().await?;
+    client
+        .execute(
+            "-- agents.note_uses
+            with free as materialized (
+                select token_id from agent_token where token_id = any($1) and revoked_at is null for update skip locked
+            )
+            update agent_token t set last_used_at = app_now() from free where t.token_id = free.token_id",
+            &[&tokens],
+        )
+        .await?;
+    Ok(())
+}

@@ -2,6 +2,7 @@
 
 mod decisions;
 mod lists;
+mod purge;
 mod requests;
 mod review;
 
@@ -16,6 +17,7 @@ use tokio_postgres::Row;
 pub use self::{
     decisions::{decide, withdraw},
     lists::{find, list, log_read, record},
+    purge::purge,
     requests::request,
     review::{MAX_BATCH_APPROVALS, of_member, of_relation, overdue, review},
 };

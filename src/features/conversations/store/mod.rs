@@ -6,8 +6,10 @@ mod leave;
 mod marks;
 mod open;
 mod read;
+mod roles;
 
 use blindpipe_protocol::conversations::{ConversationKind, Role};
+use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
 pub use self::{
@@ -17,6 +19,7 @@ pub use self::{
     marks::{ReadMark, conversations_with_untold_marks, read_up_to, tell_marks},
     open::{NewGroup, Opened, exists, open_agent, open_direct, open_group},
     read::{page, view},
+    roles::{AgentPlace, place_agent, renew_agent, set_role},
 };
 use super::{Conversation, Member};
 use crate::{
@@ -174,6 +177,36 @@ pub async fn require_rotation(tx: &Tx, id: ConversationId) -> Result<()> {
         updated(tx, id).await?;
     }
     Ok(())
+}
+
+/// Requires another key in place of that of `epoch`, if it is still the key, and tells the members.
+pub async fn require_rotation_of(tx: &Tx, id: ConversationId, epoch: i32) -> Result<()> {
+    let required = tx
+        .execute(
+            "-- conversations.require_rotation_of
+            update conversation set rotation_required = true
+            where conversation_id = $1 and epoch = $2 and not rotation_required",
+            &[&id, &epoch],
+        )
+        .await?
+        > 0;
+    if required {
+        updated(tx, id).await?;
+    }
+    Ok(())
+}
+
+/// Makes the keys of `epoch` those of the conversation. Returns the time.
+pub async fn begin_epoch(tx: &Tx, id: ConversationId, epoch: i32) -> Result<DateTime<Utc>> {
+    let row = tx
+        .query_one(
+            "-- conversations.begin_epoch
+            update conversation set epoch = $2, rotation_required = false where conversation_id = $1
+            returning app_now() as rotated_at",
+            &[&id, &epoch],
+        )
+        .await?;
+    Ok(row.get("rotated_at"))
 }
 
 /// Reads one member.

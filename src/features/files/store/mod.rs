@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 pub use self::{
     confirmation::{confirm, received_object},
     deletion::delete,
-    endings::{abandon, expire},
+    endings::{abandon, end_unread, expire, forgetting, purge},
     readers::{Found, Reader, count_download, readable},
     storage::{must_fit, total_bytes, used_bytes},
     uploads::{

@@ -180,17 +180,17 @@ pub async fn received(
         }
         let refusal = match state {
             Some(UploadState::Pending) if is_live(tx, credential).await? => {
-                tx.execute(
-                    "-- files.receive
-                    with received as (
+                let row = tx
+                    .query_one(
+                        "-- files.receive
                         update upload set state = 'uploaded', object_key = $2 where upload_id = $1
-                        returning direct_key, url_expires_at
+                        returning direct_key, url_expires_at + interval '1 hour' as written_until",
+                        &[&id, &key.as_str()],
                     )
-                    update object o set delete_at = least(o.delete_at, r.url_expires_at + interval '1 hour')
-                    from received r where o.object_key = r.direct_key and not o.is_ending",
-                    &[&id, &key.as_str()],
-                )
-                .await?;
+                    .await?;
+                if let Some(direct) = row.get::<_, Option<&str>>("direct_key") {
+                    registry::end_by(tx, direct, row.get("written_until")).await?;
+                }
                 return Ok(());
             }
             Some(UploadState::Pending) => match owner {

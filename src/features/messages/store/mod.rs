@@ -3,6 +3,7 @@
 mod deletion;
 mod devices;
 mod history;
+mod purge;
 mod statement;
 
 use std::collections::HashSet;
@@ -16,6 +17,7 @@ pub use self::{
     deletion::{delete, forget_deletions},
     devices::forget_devices,
     history::{Page, Referring, history, referring},
+    purge::purge,
 };
 use super::{SendRequest, batch::PendingSend};
 use crate::{

@@ -2,6 +2,7 @@
 
 mod ends;
 mod judge;
+mod purge;
 mod requests;
 mod responses;
 
@@ -17,6 +18,7 @@ pub use self::{
         deny_of_grants, deny_of_stopped, end_silence, end_silence_of_device, expire, forget_calls,
         forget_consents,
     },
+    purge::purge,
     requests::request,
     responses::{claim, respond},
 };

@@ -14,6 +14,7 @@ use crate::{
     auth::owned::NamedAgent,
     db::Db,
     error::{Code, Result},
+    features::agents::{self, DeliveryMode},
     ids::{AgentId, CredentialId, UserId},
     work::Tx,
 };
@@ -116,12 +117,7 @@ pub async fn put(
             &[&agent.id, &url, &credential, &sealed_secret, &agent.by.session()],
         )
         .await?;
-    tx.execute(
-        "-- webhooks.delivery_mode
-        update agent set delivery_mode = 'webhook' where agent_id = $1 and delivery_mode <> 'webhook'",
-        &[&agent.id],
-    )
-    .await?;
+    agents::set_delivery_mode(tx, agent.id, DeliveryMode::Webhook).await?;
     turns::close(tx, agent.id).await?;
     Ok(webhook(&row))
 }
@@ -200,11 +196,12 @@ pub async fn delete(tx: &Tx, agent: AgentId) -> Result<Option<DateTime<Utc>>> {
     let row = tx
         .query_opt(
             "-- webhooks.delete
-            with gone as (delete from webhook where agent_id = $1 returning agent_id),
-                pulls as (update agent set delivery_mode = 'pull' from gone where agent.agent_id = gone.agent_id)
-            select app_now() as at from gone",
+            delete from webhook where agent_id = $1 returning app_now() as at",
             &[&agent],
         )
         .await?;
+    if row.is_some() {
+        agents::set_delivery_mode(tx, agent, DeliveryMode::Pull).await?;
+    }
     Ok(row.map(|row| row.get("at")))
 }
