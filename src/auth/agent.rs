@@ -203,21 +203,26 @@ impl AgentTokens {
         let proof = Box::pin(self.verified.try_get_with(key, verify));
         proof
             .await
-            .map_err(|refused: Arc<Refused>| match &*refused {
-                Refused::Invalid => Code::AgentTokenInvalid.into(),
-                Refused::TooMany(limit, budget, wait) => refusal(*limit, *budget, *wait),
-                Refused::Failed(error) => Error::unavailable(format!("{error:?}")),
+            .map_err(|refused: Arc<TokenRefusal>| match &*refused {
+                TokenRefusal::Invalid => Code::AgentTokenInvalid.into(),
+                TokenRefusal::TooMany(limit, budget, wait) => refusal(*limit, *budget, *wait),
+                TokenRefusal::Failed(error) => Error::unavailable(format!("{error:?}")),
             })
     }
 
     /// Verifies a token by another node's proof, or by a hash. An unknown token is
     /// refused before either.
-    async fn verify(&self, lookup: &str, token: &str, ip: ClientIp) -> Result<AgentToken, Refused> {
+    async fn verify(
+        &self,
+        lookup: &str,
+        token: &str,
+        ip: ClientIp,
+    ) -> Result<AgentToken, TokenRefusal> {
         // The charge precedes the look-up, so that a flood costs Postgres nothing.
         let unknown = Charge::take(&self.limits, Limit::AgentTokenUnknown, ip).await?;
         let Some((claim, hash)) = self.find(lookup).await? else {
             metrics::token_seen("unknown");
-            return Err(Refused::Invalid);
+            return Err(TokenRefusal::Invalid);
         };
         unknown.refund().await;
         if self.proofs.has(token, claim).await {
@@ -234,7 +239,7 @@ impl AgentTokens {
             wrong.refund().await;
         }
         if !matches? {
-            return Err(Refused::Invalid);
+            return Err(TokenRefusal::Invalid);
         }
         self.proofs.share(token, claim).await;
         Ok(claim)
@@ -273,7 +278,7 @@ async fn permit(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
 }
 
 /// The reason that a token was refused, for all callers that waited for one proof.
-enum Refused {
+enum TokenRefusal {
     Invalid,
     TooMany(Limit, Budget, Duration),
     Failed(Error),
@@ -287,12 +292,16 @@ struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    async fn take(limits: &'a Limits, limit: Limit, key: impl Display) -> Result<Self, Refused> {
+    async fn take(
+        limits: &'a Limits,
+        limit: Limit,
+        key: impl Display,
+    ) -> Result<Self, TokenRefusal> {
         let rules = Rule::charges_on("", limit, key);
         let decision = limits.decide(&rules).await;
         if let Some((denier, wait)) = decision.denied {
             let budget = limits.budget_of(&rules[denier]);
-            return Err(Refused::TooMany(limit, budget, wait));
+            return Err(TokenRefusal::TooMany(limit, budget, wait));
         }
         Ok(Charge {
             limits,
@@ -306,9 +315,9 @@ impl<'a> Charge<'a> {
     }
 }
 
-impl From<Error> for Refused {
+impl From<Error> for TokenRefusal {
     fn from(error: Error) -> Self {
-        Refused::Failed(error)
+        TokenRefusal::Failed(error)
     }
 }
 

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 pub use migration::{MIGRATE_SETTINGS, MigrationUrls, read_erase_url};
 pub use reading::{Checks, Faults, Rule, TextCheck};
 use reading::{read_one, settings};
-pub use values::{Bounded, Bytes, List, Origin, Profile, Switch};
+pub use values::{BoundedNumber, Bytes, List, Origin, Profile, Switch};
 
 settings! {
     /// `production`, or `dev` for a cluster on one machine: mails to files, built-in Turnstile;
@@ -49,10 +49,10 @@ settings! {
     /// rights.
     database_url: SecretString = "DATABASE_URL", None;
     /// Connections of the main pool.
-    database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
+    database_pool: BoundedNumber<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
     /// Milliseconds that a request waits for a connection or a lock before it is refused with 503;
     /// a statement may take twice as long, and thrice until its answer is here.
-    database_timeout: Bounded<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
+    database_timeout: BoundedNumber<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
     /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit`
     /// off).
     database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
@@ -64,7 +64,7 @@ settings! {
     /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
     redis_prefix: String = "REDIS_PREFIX", Some("bp");
     /// Milliseconds to wait for an answer of Redis; without one a node goes on by itself.
-    redis_timeout: Bounded<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
+    redis_timeout: BoundedNumber<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
     /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32
     /// bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for
     /// changing them.
@@ -127,38 +127,38 @@ settings! {
     /// Bytes of all files from which on an alert tells the operator.
     files_bytes_alert: Bytes = "FILES_BYTES_ALERT", Some("1099511627776");
     /// Agents a user may have.
-    agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
+    agents_per_user: BoundedNumber<1, 100_000> = "AGENTS_PER_USER", Some("50");
     /// Writers that gather concurrent sends into one transaction each; a conversation always uses
     /// the same one. More than one pays only where Postgres has cores to spare: two half batches
     /// cost more than a whole one.
-    send_writers: Bounded<1, 64> = "SEND_WRITERS", Some("1");
+    send_writers: BoundedNumber<1, 64> = "SEND_WRITERS", Some("1");
     /// Sockets one node holds before it refuses more with 503.
-    max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
+    max_sockets: BoundedNumber<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Connections one node holds, sockets and all others; empty: one and a half times
     /// `MAX_SOCKETS`. Some open files always stay free for Postgres and Redis.
-    max_connections: Option<Bounded<1, 20_000_000>> = "MAX_CONNECTIONS", Some("");
+    max_connections: Option<BoundedNumber<1, 20_000_000>> = "MAX_CONNECTIONS", Some("");
     /// Connections of one address (a /64 of IPv6) where the node terminates TLS; trusted proxies
     /// are exempt.
-    max_connections_per_address: Bounded<1, 20_000_000> = "MAX_CONNECTIONS_PER_ADDRESS", Some("1000");
+    max_connections_per_address: BoundedNumber<1, 20_000_000> = "MAX_CONNECTIONS_PER_ADDRESS", Some("1000");
     /// Seconds after which a connection without use is closed; on HTTP/2 without a request.
-    connection_idle: Bounded<1, 3600> = "CONNECTION_IDLE_SECONDS", Some("75");
+    connection_idle: BoundedNumber<1, 3600> = "CONNECTION_IDLE_SECONDS", Some("75");
     /// MB that one node holds for answers under way, bodies, pages and mailboxes; one principal or
     /// address may hold an eighth, and 8 MB at least.
-    max_buffer: Bounded<8, 1_000_000> = "MAX_BUFFER_MB", Some("256");
+    max_buffer: BoundedNumber<8, 1_000_000> = "MAX_BUFFER_MB", Some("256");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers
     /// that notice late.
-    drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    drain_lag_seconds: BoundedNumber<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
     /// Connections that an agent may have at once over all nodes, sockets and webhook calls
     /// together.
-    agent_connections: Bounded<1, 1000> = "AGENT_CONNECTIONS", Some("3");
+    agent_connections: BoundedNumber<1, 1000> = "AGENT_CONNECTIONS", Some("3");
     /// Whether this node delivers webhooks; if no node does, run `blindpipe worker` beside them.
     webhook_worker: Switch = "WEBHOOK_WORKER", Some("true");
     /// Conversations of an agent whose events are delivered side by side, within
     /// `AGENT_CONNECTIONS`.
-    webhook_conversations: Bounded<1, 1000> = "WEBHOOK_CONVERSATIONS", Some("3");
+    webhook_conversations: BoundedNumber<1, 1000> = "WEBHOOK_CONVERSATIONS", Some("3");
     /// Seconds over which the seven retries of a delivery are spread; each waits five times as long
     /// as the one before (5 s, 25 s and so on with the default). `Retry-After` is not scaled.
-    webhook_retry_seconds: Bounded<1, 604_800> = "WEBHOOK_RETRY_SECONDS", Some("97655");
+    webhook_retry_seconds: BoundedNumber<1, 604_800> = "WEBHOOK_RETRY_SECONDS", Some("97655");
     /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters,
     /// digits and hyphens.
     webhook_brand: String = "WEBHOOK_BRAND", Some("Service");
@@ -172,12 +172,12 @@ settings! {
     egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
     /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers
     /// are promised 10,000; tests wait for less.
-    egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
+    egress_timeout: BoundedNumber<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
     /// Calls to webhooks that a node has under way at once.
-    egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
+    egress_in_flight: BoundedNumber<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once. An agent takes a
     /// further one only while it has fewer than a quarter of those that are free.
-    egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
+    egress_in_flight_per_origin: BoundedNumber<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
     /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile, the object store and the
     /// collector that may be reached without TLS in production; loopback and Unix sockets always may.
     allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
@@ -186,7 +186,7 @@ settings! {
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
     /// Factor on the frequency of periodic jobs. For tests, which see an hour of it in seconds; 1 in
     /// production.
-    upkeep_speed: Bounded<1, 3600> = "UPKEEP_SPEED", Some("1");
+    upkeep_speed: BoundedNumber<1, 3600> = "UPKEEP_SPEED", Some("1");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
     /// Address of an OpenTelemetry collector that takes spans (OTLP over HTTP, as protobuf), such

@@ -30,30 +30,30 @@ impl Setting for Profile {
 
 /// A whole number within bounds.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounded<const MIN: u32, const MAX: u32>(pub u32);
+pub struct BoundedNumber<const MIN: u32, const MAX: u32>(pub u32);
 
-impl<const MIN: u32, const MAX: u32> Bounded<MIN, MAX> {
+impl<const MIN: u32, const MAX: u32> BoundedNumber<MIN, MAX> {
     /// The value, taken as milliseconds.
     pub fn millis(self) -> Duration {
         Duration::from_millis(self.0.into())
     }
 }
 
-impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
+impl<const MIN: u32, const MAX: u32> Setting for BoundedNumber<MIN, MAX> {
     fn read(text: &str) -> Result<Self, String> {
         match text.parse() {
-            Ok(n) if (MIN..=MAX).contains(&n) => Ok(Bounded(n)),
+            Ok(n) if (MIN..=MAX).contains(&n) => Ok(BoundedNumber(n)),
             _ => Err(format!("is no whole number from {MIN} to {MAX}")),
         }
     }
 }
 
-impl<const MIN: u32, const MAX: u32> Setting for Option<Bounded<MIN, MAX>> {
+impl<const MIN: u32, const MAX: u32> Setting for Option<BoundedNumber<MIN, MAX>> {
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(None);
         }
-        Bounded::read(text).map(Some)
+        BoundedNumber::read(text).map(Some)
     }
 }
 

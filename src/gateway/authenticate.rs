@@ -10,7 +10,7 @@ use super::{
     close::{Close, SessionEnd},
     frames::{self, Auth, AuthErrorReason, ServerFrame},
     rate::Rate,
-    session::Shared,
+    session::SharedSocket,
     socket::{Incoming, Socket},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub struct AuthenticatedClient {
     /// The lease of the client's connection slot.
     pub lease: Lease,
     /// The place of a shared socket in its consumer group.
-    pub shared: Option<Box<Shared>>,
+    pub shared: Option<Box<SharedSocket>>,
 }
 
 /// Waits for the `auth` frame and checks it. A refused client has already been sent the reason. The
@@ -252,7 +252,7 @@ async fn join(
     agent: &Agent,
     group: String,
     connection: ConnectionId,
-) -> Result<Box<Shared>, Refusal> {
+) -> Result<Box<SharedSocket>, Refusal> {
     let member = Member {
         agent: agent.id,
         group,
@@ -267,7 +267,7 @@ async fn join(
         Close::ConnectionLimit,
     ))?;
     let now = gateway.clock.now();
-    Ok(Box::new(Shared::new(member, acked, now, asked_at)))
+    Ok(Box::new(SharedSocket::new(member, acked, now, asked_at)))
 }
 
 fn cursor(resume: Option<String>) -> Result<Option<Cursor>, Refusal> {

@@ -1,6 +1,13 @@
-//! THE CLOSE CODES of `/ws`; `crates/protocol/src/close.rs` lists them.
+//! THE CLOSE CODES of `/ws`, which `crates/protocol/src/close.rs` lists, and the last frame to a
+//! socket whose subscription ended.
 
 pub use blindpipe_protocol::close::Close;
+use blindpipe_protocol::frames::{
+    AuthError, AuthErrorReason, ReconnectHint, ResyncRequired, ServerFrame, SessionInvalidated,
+};
+
+use super::{Gateway, authenticate::AuthenticatedClient, frames};
+use crate::delivery::End;
 
 /// Why a session is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,4 +35,38 @@ impl From<Close> for SessionEnd {
     fn from(close: Close) -> Self {
         SessionEnd::Close(close)
     }
+}
+
+/// The last frame to `client`, and the code to close with.
+pub fn last_frame(client: &AuthenticatedClient, end: End, gateway: &Gateway) -> (String, Close) {
+    let (frame, close) = match &end {
+        End::Revoked { reason } => (
+            ServerFrame::SessionInvalidated(SessionInvalidated {
+                reason: *reason,
+                device_id: Some(client.reader.device_id.clone()).filter(|id| !id.is_empty()),
+                at: gateway.clock.now().into(),
+            }),
+            Close::Revoked,
+        ),
+        End::Drain(after) => (
+            ServerFrame::Reconnect(ReconnectHint {
+                after_ms: u64::try_from(after.as_millis()).unwrap_or_default(),
+            }),
+            Close::Restart,
+        ),
+        End::TooMany => (
+            ServerFrame::AuthError(AuthError {
+                reason: AuthErrorReason::ConnectionLimit,
+            }),
+            Close::ConnectionLimit,
+        ),
+        End::EpochChanged { head } => (
+            ServerFrame::ResyncRequired(ResyncRequired {
+                oldest: *head,
+                head: *head,
+            }),
+            Close::Restart,
+        ),
+    };
+    (frames::encode(&frame), close)
 }

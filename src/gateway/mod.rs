@@ -7,7 +7,6 @@
 
 mod authenticate;
 pub mod close;
-mod close_frame;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;

@@ -40,7 +40,7 @@ const MAX_PENDING_SENDS: usize = 64;
 const MAX_PENDING_BYTES: usize = 2 * MB;
 
 /// A send with its outcome.
-pub struct Answered {
+pub struct FinishedSend {
     /// The opaque value of the frame.
     pub reference: Value,
     /// The stream that the send ends.
@@ -103,7 +103,7 @@ struct Pending {
 /// The send in progress, and those that wait.
 #[derive(Default)]
 pub struct Sends {
-    sending: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
+    sending: Option<Pin<Box<dyn Future<Output = FinishedSend> + Send>>>,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
 }
@@ -173,7 +173,7 @@ impl Sends {
                 Target::Stream(stream, _) => Some(stream),
                 _ => None,
             };
-            Answered {
+            FinishedSend {
                 reference,
                 stream,
                 outcome,
@@ -183,7 +183,7 @@ impl Sends {
     }
 
     /// The outcome of the send in progress; never, if there is none. Cancel safe.
-    pub async fn answered(&mut self) -> Answered {
+    pub async fn answered(&mut self) -> FinishedSend {
         let Some(sending) = &mut self.sending else {
             return std::future::pending().await;
         };
@@ -324,8 +324,8 @@ pub fn refuse(socket: &mut Socket, reference: &Value, stream: Option<&StreamId>,
 }
 
 /// Queues the outcome of a send.
-pub fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
-    let Answered {
+pub fn answer(socket: &mut Socket, answered: &FinishedSend) -> Result<(), SessionEnd> {
+    let FinishedSend {
         reference,
         stream,
         outcome,

@@ -24,8 +24,8 @@ use tokio::{
 };
 
 use super::{
-    answers::{Answers, paced},
     connections::Connection,
+    write_pace::{Answers, paced},
 };
 
 /// Deadline of the first byte.
@@ -90,7 +90,7 @@ impl RequestPhase {
 }
 
 /// A stream with these deadlines.
-pub struct Guarded<S> {
+pub struct WatchedStream<S> {
     stream: S,
     phase: RequestPhase,
     answers: Answers,
@@ -118,7 +118,7 @@ pub struct Rules {
     pub idle_timeout: Duration,
 }
 
-impl<S> Guarded<S> {
+impl<S> WatchedStream<S> {
     /// Wraps a stream and waits for its first byte.
     pub fn new(
         stream: S,
@@ -128,7 +128,7 @@ impl<S> Guarded<S> {
         entry: Connection,
     ) -> Self {
         let timer = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
-        Guarded {
+        WatchedStream {
             stream,
             phase,
             answers,
@@ -201,7 +201,7 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -236,7 +236,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -26,12 +26,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt};
 
 use super::{
-    answers::Answers,
     client::{self, Peer},
     connections::{Connection, Connections, log_end},
-    idle::{Guarded, RequestPhase, Rules},
+    idle::{RequestPhase, Rules, WatchedStream},
     proxy_protocol::ProxyProtocol,
     unread,
+    write_pace::Answers,
 };
 use crate::{
     limits::buffers::{ByteAccount, ByteBudget},
@@ -193,7 +193,7 @@ async fn converse<S>(
         h2,
         idle_timeout: server.idle_timeout,
     };
-    let guarded = Guarded::new(stream, phase.clone(), answers.clone(), rules, entry);
+    let guarded = WatchedStream::new(stream, phase.clone(), answers.clone(), rules, entry);
     if h2 {
         // Requests overlap in HTTP/2, and pings find dead connections.
         phase.next();

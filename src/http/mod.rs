@@ -5,11 +5,10 @@
 //!
 //! Why: ADR 26.
 
-pub(crate) mod answer;
-mod answers;
 pub(crate) mod body;
 pub(crate) mod client;
 pub mod connections;
+pub(crate) mod envelope;
 mod idle;
 pub(crate) mod json;
 pub mod listener;
@@ -18,10 +17,11 @@ pub(crate) mod page;
 pub mod proxy_protocol;
 pub(crate) mod trace;
 mod unread;
+mod write_pace;
 
 pub(crate) use self::{
-    answer::{Created, Data, List},
-    answers::{RoomForPage, paced},
     body::{Json, JsonOrNothing, Path, Query},
+    envelope::{Created, Data, List},
     page::Page,
+    write_pace::{RoomForPage, paced},
 };

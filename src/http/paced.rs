@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::body::Frame;
 use tokio::time::Instant;
 
-use super::answers::paced;
+use super::write_pace::paced;
 use crate::{
     error::{Code, Error, Result},
     limits::quotas::{MIN_BYTES_PER_SECOND_OF_MOST, UNPACED_TIME},

@@ -36,28 +36,28 @@ pub struct ByteBudget(Arc<Inner>);
 struct Inner {
     max: usize,
     max_per_owner: usize,
-    held: Mutex<Held>,
+    held: Mutex<HeldBytes>,
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldBytes {
     total: usize,
     owners: HashMap<Owner, usize>,
 }
 
 /// Why there are no bytes left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exhausted {
+pub enum BudgetExhausted {
     Node,
     /// The most that an owner may hold.
     Owner(usize),
 }
 
-impl From<Exhausted> for Error {
-    fn from(exhausted: Exhausted) -> Self {
+impl From<BudgetExhausted> for Error {
+    fn from(exhausted: BudgetExhausted) -> Self {
         match exhausted {
-            Exhausted::Node => Error::unavailable("the node holds as many bytes as it may"),
-            Exhausted::Owner(max) => Error::too_many(
+            BudgetExhausted::Node => Error::unavailable("the node holds as many bytes as it may"),
+            BudgetExhausted::Owner(max) => Error::too_many(
                 format!("{max} bytes at once"),
                 "held_bytes",
                 Duration::from_secs(1),
@@ -77,7 +77,7 @@ impl ByteBudget {
     }
 
     /// Takes bytes for `owner` until the permit is dropped.
-    pub fn take(&self, owner: Owner, bytes: usize) -> Result<BytePermit, Exhausted> {
+    pub fn take(&self, owner: Owner, bytes: usize) -> Result<BytePermit, BudgetExhausted> {
         let mut permit = BytePermit {
             budget: self.clone(),
             owner,
@@ -87,19 +87,19 @@ impl ByteBudget {
         Ok(permit)
     }
 
-    fn add(&self, owner: Owner, bytes: usize) -> Result<(), Exhausted> {
+    fn add(&self, owner: Owner, bytes: usize) -> Result<(), BudgetExhausted> {
         let mut held = self.0.held.lock();
         let total = held.total + bytes;
         let own = held.owners.get(&owner).copied().unwrap_or_default() + bytes;
         let exhausted = if own > self.0.max_per_owner {
-            Some(Exhausted::Owner(self.0.max_per_owner))
+            Some(BudgetExhausted::Owner(self.0.max_per_owner))
         } else {
-            (total > self.0.max).then_some(Exhausted::Node)
+            (total > self.0.max).then_some(BudgetExhausted::Node)
         };
         if let Some(exhausted) = exhausted {
             metrics::buffers_refused(match exhausted {
-                Exhausted::Node => "node",
-                Exhausted::Owner(_) => "owner",
+                BudgetExhausted::Node => "node",
+                BudgetExhausted::Owner(_) => "owner",
             });
             return Err(exhausted);
         }
@@ -131,7 +131,7 @@ pub struct BytePermit {
 
 impl BytePermit {
     /// Takes more bytes.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), BudgetExhausted> {
         self.budget.add(self.owner, bytes)?;
         self.bytes += bytes;
         Ok(())
@@ -155,7 +155,7 @@ impl BytePermit {
 
     /// `bytes`, which hold the permit until the last part of them is dropped.
     pub fn guard(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Guarded {
+        Bytes::from_owner(PermittedBytes {
             bytes,
             permit: self,
         })
@@ -170,13 +170,13 @@ impl Drop for BytePermit {
     }
 }
 
-struct Guarded {
+struct PermittedBytes {
     bytes: Bytes,
     #[expect(dead_code, reason = "held, not read")]
     permit: BytePermit,
 }
 
-impl AsRef<[u8]> for Guarded {
+impl AsRef<[u8]> for PermittedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -208,12 +208,12 @@ impl ByteAccount {
     }
 
     /// Refuses an owner that has no room for so many bytes, before work is done for them.
-    pub fn require(&self, bytes: usize) -> Result<(), Exhausted> {
+    pub fn require(&self, bytes: usize) -> Result<(), BudgetExhausted> {
         self.take(bytes).map(drop)
     }
 
     /// Takes bytes for the owner.
-    pub fn take(&self, bytes: usize) -> Result<BytePermit, Exhausted> {
+    pub fn take(&self, bytes: usize) -> Result<BytePermit, BudgetExhausted> {
         let owner = *self.owner.lock();
         self.budget.take(owner, bytes)
     }
@@ -231,7 +231,7 @@ mod tests {
         );
         let budget = ByteBudget::new(10 * MB);
         let permit = budget.take(one, 8 * MB).expect("an owner's share");
-        let refused = Exhausted::Owner(8 * MB);
+        let refused = BudgetExhausted::Owner(8 * MB);
         assert_eq!(budget.take(one, 1).err(), Some(refused));
         let body = Error::from(refused).body();
         for (param, value) in [
@@ -241,7 +241,7 @@ mod tests {
         ] {
             assert_eq!(body.params.extra[param], value);
         }
-        assert_eq!(budget.take(two, 3 * MB).err(), Some(Exhausted::Node));
+        assert_eq!(budget.take(two, 3 * MB).err(), Some(BudgetExhausted::Node));
         let bytes = permit.guard(Bytes::from_static(b"abc"));
         let part = bytes.slice(1..2);
         drop(bytes);

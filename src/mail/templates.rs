@@ -95,7 +95,7 @@ struct Language {
 
 /// A mail that is ready to be sent.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct RenderedMail {
     pub subject: String,
     pub text: String,
 }
@@ -132,10 +132,10 @@ impl Templates {
     }
 
     /// Writes a mail. A value that is not given is empty.
-    pub fn write(&self, mail: MailKind, locale: &str, values: &[(&str, &str)]) -> Written {
+    pub fn write(&self, mail: MailKind, locale: &str, values: &[(&str, &str)]) -> RenderedMail {
         let template = self.of(locale, |language| language.mails.get(mail.name()).cloned());
         let Some(template) = template else {
-            return Written {
+            return RenderedMail {
                 subject: String::new(),
                 text: String::new(),
             };
@@ -145,7 +145,7 @@ impl Templates {
             Piece::Text(text) => text.as_str(),
             Piece::Value(name) => value(name).map_or("", |(_, value)| *value),
         });
-        Written {
+        RenderedMail {
             subject: template.subject.clone(),
             text: pieces.collect(),
         }
@@ -325,7 +325,7 @@ mod tests {
         let templates = Templates::load(Some(&folder)).expect("no fault");
         fs::remove_dir_all(&folder).expect("removed");
         let written = templates.write(MailKind::CodeLogin, "fr-CA", &[("code", "{{code}}")]);
-        let expected = Written {
+        let expected = RenderedMail {
             subject: "Votre code".to_owned(),
             text: "C'est {{code}}.\n".to_owned(),
         };

@@ -104,7 +104,7 @@ impl Bytestream {
 }
 
 /// An object that the store has.
-pub(super) struct Opened {
+pub(super) struct OpenedObject {
     pub bytes: Bytestream,
     /// The size of the whole object in the store; none if the store was not asked.
     pub size: Option<u64>,
@@ -115,10 +115,10 @@ pub(super) async fn open(
     backend: &Backend,
     key: &ObjectKey,
     range: Range<u64>,
-) -> Result<Option<Opened>> {
+) -> Result<Option<OpenedObject>> {
     if range.is_empty() {
         let bytes = Bytestream::new(futures_util::stream::empty().boxed());
-        return Ok(Some(Opened { bytes, size: None }));
+        return Ok(Some(OpenedObject { bytes, size: None }));
     }
     let options = GetOptions {
         range: Some(GetRange::Bounded(range.clone())),
@@ -142,5 +142,5 @@ pub(super) async fn open(
         GetResultPayload::Stream(chunks) => chunks.map_err(io::Error::other).boxed(),
     };
     let bytes = Bytestream::new(chunks);
-    Ok(Some(Opened { bytes, size }))
+    Ok(Some(OpenedObject { bytes, size }))
 }

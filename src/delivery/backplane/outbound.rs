@@ -54,7 +54,7 @@ impl Places {
 }
 
 /// A sealed message for a node.
-struct Addressed {
+struct AddressedMessage {
     to: NodeId,
     channel: String,
     sealed: String,
@@ -152,7 +152,7 @@ impl<P: PubSub> PubSubWorker<P> {
         &self,
         Message { epoch, content }: Message,
         places: &Result<Places, Away>,
-    ) -> Vec<Addressed> {
+    ) -> Vec<AddressedMessage> {
         match (&content, places) {
             (Content::Tail { to }, _) => {
                 let tail = self.addressed(*to, epoch, TAIL, Arc::default());
@@ -178,7 +178,7 @@ impl<P: PubSub> PubSubWorker<P> {
         epoch: u64,
         content: &Content,
         living: &[NodeId],
-    ) -> Vec<Addressed> {
+    ) -> Vec<AddressedMessage> {
         let everybody: Vec<usize> = (0..content.principals().count()).collect();
         let Some((text, inboxes)) = self.encode(content, &everybody) else {
             return Vec::new();
@@ -198,7 +198,7 @@ impl<P: PubSub> PubSubWorker<P> {
         epoch: u64,
         content: &Content,
         places: &HashMap<PrincipalId, Vec<NodeId>>,
-    ) -> Vec<Addressed> {
+    ) -> Vec<AddressedMessage> {
         let mut by_node: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (n, principal) in content.principals().enumerate() {
             for node in places.get(&principal).into_iter().flatten() {
@@ -251,11 +251,11 @@ impl<P: PubSub> PubSubWorker<P> {
         epoch: u64,
         text: &str,
         inboxes: Arc<[PrincipalId]>,
-    ) -> Addressed {
+    ) -> AddressedMessage {
         let channel = self.redis.key(keys::node_channel(to));
         let sealed = self.seal.seal(&channel, epoch, text);
         self.tails.lock().insert(to, Instant::now());
-        Addressed {
+        AddressedMessage {
             to,
             channel,
             sealed,
@@ -263,7 +263,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    async fn publish_pipeline(&self, pipeline: Vec<Addressed>) {
+    async fn publish_pipeline(&self, pipeline: Vec<AddressedMessage>) {
         let n = pipeline.len() as u64;
         if n == 0 {
             return;

@@ -9,7 +9,7 @@ use super::{
     Announcement,
     messages::{ControlMessage, Hint, TAIL, known_reason},
     pubsub::{Incoming, PubSub},
-    seal::{Opened, Opener, Refusal},
+    seal::{OpenedMessage, Opener, Refusal},
     worker::PubSubWorker,
 };
 use crate::{
@@ -61,7 +61,7 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Handles a message to this node: hint, ephemeral event, wake-up, tail, or its own probe.
-    fn receive_own(&self, opened: &Opened<'_>, wakeups: &mut Wakeups) {
+    fn receive_own(&self, opened: &OpenedMessage<'_>, wakeups: &mut Wakeups) {
         if opened.missed > 0 {
             metrics::hints("missed", opened.missed);
             self.state.demand_round();

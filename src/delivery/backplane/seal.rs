@@ -102,7 +102,7 @@ impl Seal {
 
 /// A message whose seal holds.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Opened<'a> {
+pub struct OpenedMessage<'a> {
     /// The epoch in which it was sealed.
     pub epoch: u64,
     /// The text.
@@ -136,7 +136,11 @@ impl Opener {
     }
 
     /// The text of a message, if a node sealed it for `channel` and it comes for the first time.
-    pub fn open<'a>(&mut self, channel: &str, sealed: &'a str) -> Result<Opened<'a>, Refusal> {
+    pub fn open<'a>(
+        &mut self,
+        channel: &str,
+        sealed: &'a str,
+    ) -> Result<OpenedMessage<'a>, Refusal> {
         let parts = sealed.split_at_checked(PREFIX_CHARS);
         let (prefix, text) = parts.ok_or(Refusal::Unsealed)?;
         let prefix = BASE64.decode(prefix).map_err(|_| Refusal::Unsealed)?;
@@ -159,7 +163,7 @@ impl Opener {
         if !window.take(number) {
             return Err(Refusal::Replayed);
         }
-        Ok(Opened {
+        Ok(OpenedMessage {
             epoch,
             text,
             missed: number.saturating_sub(expected),

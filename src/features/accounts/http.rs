@@ -236,7 +236,7 @@ pub async fn login(
 }
 
 /// The outcome of a login's check, for the metrics. A rise of `wrong` is an attack on passwords.
-fn outcome(verified: &Result<Option<store::Known>>) -> &'static str {
+fn outcome(verified: &Result<Option<store::LoginCandidate>>) -> &'static str {
     match verified {
         Ok(Some(_)) => "right",
         Ok(None) => "wrong",
@@ -258,7 +258,7 @@ impl Accounts {
         limiter: &Limiter,
         email: &Email,
         password: &GivenPassword,
-    ) -> Result<Option<store::Known>> {
+    ) -> Result<Option<store::LoginCandidate>> {
         // The permit comes before the try is counted: an overloaded node must not lock anybody out.
         let permit = self.passwords.permit()?;
         let known = store::begin_login(self.work.db(), email, limiter.budget(Limit::LoginFail))

@@ -38,7 +38,7 @@ pub struct Update {
 }
 
 #[derive(Deserialize)]
-struct Wrapped<'a> {
+struct WrappedManifest<'a> {
     #[serde(borrow)]
     manifest: Option<&'a RawValue>,
 }
@@ -74,7 +74,7 @@ impl Update {
 pub fn wrapped(text: &str) -> Option<&str> {
     let object = text.trim_ascii_start().starts_with('{');
     let body = object
-        .then(|| serde_json::from_str::<Wrapped<'_>>(text).ok())
+        .then(|| serde_json::from_str::<WrappedManifest<'_>>(text).ok())
         .flatten()?;
     body.manifest.map(RawValue::get)
 }

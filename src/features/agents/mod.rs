@@ -83,25 +83,25 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
 
 /// The present declarations of an agent's manifest.
 #[derive(Default)]
-pub struct Declared {
+pub struct Declarations {
     pub scopes: BTreeMap<String, Sensitivity>,
     /// The tools, each with the scope that its entry names.
     pub tools: BTreeMap<String, Option<String>>,
 }
 
 /// The scopes and tools that the agent's manifest declares now.
-pub async fn declared(tx: &Tx, agent: AgentId) -> Result<Declared> {
+pub async fn declared(tx: &Tx, agent: AgentId) -> Result<Declarations> {
     let (Some(text), _) = store::manifest(tx, agent).await? else {
-        return Ok(Declared::default());
+        return Ok(Declarations::default());
     };
-    Ok(Declared {
+    Ok(Declarations {
         scopes: Manifest::scopes_of(&text)?,
         tools: Manifest::tools_of(&text)?,
     })
 }
 
 /// An agent's row, locked to the end of the transaction.
-pub struct Locked {
+pub struct LockedAgent {
     id: AgentId,
     owner: UserId,
     state: AgentState,
@@ -109,7 +109,7 @@ pub struct Locked {
 
 /// Moves an agent to another state and notifies its owner. Does nothing if the agent is there
 /// already.
-async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
+async fn move_to(tx: &Tx, agent: &LockedAgent, state: AgentState) -> Result<()> {
     if agent.state == state {
         return Ok(());
     }
@@ -127,7 +127,7 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
 /// Marks the agent unreachable and notifies its owner, if its webhook failed too often. The
 /// agent's events stay in its inbox. Without a token the agent could never ack, so its webhook is
 /// suspended instead.
-pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
+pub async fn mark_unreachable(tx: &Tx, agent: &LockedAgent) -> Result<()> {
     if agent.state == AgentState::TokenRevoked {
         return suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await;
     }
@@ -135,7 +135,7 @@ pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
 }
 
 /// Makes an unreachable agent active and notifies its owner. Deliveries go on at once.
-pub async fn mark_reachable(tx: &Tx, agent: &Locked) -> Result<()> {
+pub async fn mark_reachable(tx: &Tx, agent: &LockedAgent) -> Result<()> {
     if agent.state != AgentState::Unreachable {
         return Ok(());
     }
@@ -188,7 +188,7 @@ async fn retire_keys(work: &UnitOfWork, agent: AgentId) -> Result<()> {
 
 /// Deletes an agent. Its tokens, keys and webhook are dead with the commit; within seconds its
 /// relations end and it leaves its groups. True if it had a token.
-pub async fn delete(tx: &Tx, agent: &Locked) -> Result<bool> {
+pub async fn delete(tx: &Tx, agent: &LockedAgent) -> Result<bool> {
     let reason = RevocationReason::TokenRevoked;
     let had_token = store::revoke_tokens(tx, agent.id, reason).await?;
     store::end_keys(tx, agent.id).await?;

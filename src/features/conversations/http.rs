@@ -119,7 +119,7 @@ async fn open_one(
     if let Some(reservation) = reservation.filter(|_| !is_new) {
         limiter.refund(reservation).await;
     }
-    let store::Opened {
+    let store::OpenedConversation {
         conversation,
         is_new,
     } = opened?;

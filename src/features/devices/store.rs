@@ -157,7 +157,7 @@ pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) 
 }
 
 /// A session that goes on.
-pub struct Refreshed {
+pub struct RefreshedSession {
     pub user: UserId,
     pub device_id: String,
     /// The generation of its next refresh token.
@@ -178,7 +178,7 @@ pub async fn refresh(
     session: SessionId,
     generation: i32,
     grace: Duration,
-) -> Result<Option<Refreshed>> {
+) -> Result<Option<RefreshedSession>> {
     let client = db.write().await?;
     let life = REFRESH_TOKEN_TTL.as_secs_f64();
     let row = client
@@ -197,7 +197,7 @@ pub async fn refresh(
             &[&session, &generation, &grace.as_secs_f64(), &life],
         )
         .await?;
-    Ok(row.map(|row| Refreshed {
+    Ok(row.map(|row| RefreshedSession {
         user: row.get("user_id"),
         device_id: row.get("device_id"),
         generation: row.get("generation"),

@@ -8,7 +8,7 @@ use crate::ids::UserId;
 
 /// The users to be added, sorted by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Sorted {
+pub struct SortedUsers {
     pub added: Vec<UserId>,
     pub already: Vec<UserId>,
     pub unknown: Vec<UserId>,
@@ -22,8 +22,8 @@ pub fn sort(
     members: &HashSet<UserId>,
     known: &HashSet<UserId>,
     free_places: usize,
-) -> Sorted {
-    let mut sorted = Sorted::default();
+) -> SortedUsers {
+    let mut sorted = SortedUsers::default();
     let mut seen = HashSet::new();
     for id in asked.iter().copied().filter(|id| seen.insert(*id)) {
         let place = if members.contains(&id) {

@@ -3,7 +3,7 @@
 use super::{
     SendRequest, Sent,
     batch::PendingSend,
-    store::{Prior, Refusal, Stored},
+    store::{Prior, Refusal, StoredMessage},
 };
 use crate::{
     error::{Code, Error, Result},
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The answer to a send that was stored.
-pub fn sent(send: &PendingSend, stored: &Stored) -> Sent {
+pub fn sent(send: &PendingSend, stored: &StoredMessage) -> Sent {
     Sent {
         message_id: send.id,
         conversation_id: send.request.conversation,
@@ -26,7 +26,7 @@ pub fn sent(send: &PendingSend, stored: &Stored) -> Sent {
 }
 
 /// The `message.created` of a send that was stored.
-pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
+pub fn event(send: &PendingSend, stored: StoredMessage) -> AppendedEvent {
     let draft = &send.request.draft;
     let recipients: Option<Vec<String>> = draft
         .recipients

@@ -53,7 +53,7 @@ const SEND_FIELDS: [&str; 4] = [
 ];
 
 #[derive(Deserialize)]
-struct Wrapped<'a> {
+struct WrappedPayload<'a> {
     #[serde(borrow)]
     payload: Option<&'a RawValue>,
 }
@@ -182,7 +182,7 @@ fn recipients(recipients: Option<Vec<Principal>>) -> Result<Option<Vec<Principal
 }
 
 fn wrapped(text: &str) -> Option<&str> {
-    serde_json::from_str::<Wrapped<'_>>(text)
+    serde_json::from_str::<WrappedPayload<'_>>(text)
         .ok()?
         .payload
         .map(RawValue::get)

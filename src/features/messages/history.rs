@@ -30,7 +30,7 @@ pub struct Walk {
 }
 
 /// A page, with the messages that refer to it if the caller asks for them.
-struct Found {
+struct FoundPage {
     page: store::Page,
     referring: Option<store::Referring>,
 }
@@ -96,7 +96,7 @@ async fn find(
     conversation: ConversationId,
     reader: Principal,
     walk: &Walk,
-) -> Result<Found> {
+) -> Result<FoundPage> {
     let (page, forward) = (&walk.page, walk.direction == Direction::Forward);
     let (cursor, rows) = (page.cursor, page.rows());
     let page = store::history(client, conversation, reader, cursor, forward, rows).await?;
@@ -106,10 +106,10 @@ async fn find(
         }
         None => None,
     };
-    Ok(Found { page, referring })
+    Ok(FoundPage { page, referring })
 }
 
-fn answer(Found { page, referring }: &Found) -> Response {
+fn answer(FoundPage { page, referring }: &FoundPage) -> Response {
     let next = page
         .next
         .map_or("null".to_owned(), |id| format!("\"{id}\""));

@@ -129,14 +129,14 @@ pub async fn create(
 }
 
 /// A passkey that a login claims to use.
-pub struct Claimed {
+pub struct ClaimedPasskey {
     pub id: PasskeyId,
     pub credential: String,
 }
 
 /// The passkey of a user, locked, so that logins with it see each other's counter. The user's row
 /// comes first in the order of locks; the sign-in would lock it afterwards.
-pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option<Claimed>> {
+pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option<ClaimedPasskey>> {
     if tx
         .query_opt(
             "-- passkeys.hold_owner
@@ -155,7 +155,7 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
             &[&user, &credential_id],
         )
         .await?;
-    Ok(row.map(|row| Claimed {
+    Ok(row.map(|row| ClaimedPasskey {
         id: row.get("passkey_id"),
         credential: row.get("credential"),
     }))

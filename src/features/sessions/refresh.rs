@@ -53,7 +53,7 @@ pub async fn refresh(
         }
         return Err(Code::TokenExpired.into());
     };
-    let devices::Refreshed {
+    let devices::RefreshedSession {
         user,
         device_id,
         generation,
@@ -78,7 +78,7 @@ async fn rotate(
     accounts: &Accounts,
     session: SessionId,
     generation: i32,
-) -> Result<Option<devices::Refreshed>> {
+) -> Result<Option<devices::RefreshedSession>> {
     let db = accounts.work.db();
     let rotated = async |grace| devices::refresh(db, session, generation, grace).await;
     let outcome = match rotated(REFRESH_GRACE).await {

@@ -64,7 +64,7 @@ pub async fn undo_some(
 async fn lock_agents(
     tx: &Tx,
     changes: &[(Change, SessionChange)],
-) -> Result<BTreeMap<AgentId, agents::Locked>> {
+) -> Result<BTreeMap<AgentId, agents::LockedAgent>> {
     let named = changes.iter().filter_map(|(change, _)| match change {
         Change::Agent(agent) | Change::Token(_, agent) | Change::Webhook(agent) => Some(*agent),
         _ => None,
@@ -93,7 +93,7 @@ async fn lock_conversations(tx: &Tx, changes: &[(Change, SessionChange)]) -> Res
 /// False if it was gone meanwhile.
 async fn undo_of_agent(
     tx: &Tx,
-    agents: &BTreeMap<AgentId, agents::Locked>,
+    agents: &BTreeMap<AgentId, agents::LockedAgent>,
     change: &Change,
 ) -> Result<bool> {
     match change {

@@ -12,7 +12,7 @@ use blindpipe_protocol::shares::{
 use super::{
     page,
     rules::{self, Subject},
-    store::{self, Opened, Thing},
+    store::{self, OpenedShare, Thing},
 };
 use crate::{
     auth::user::{User, lock_live_session},
@@ -91,7 +91,7 @@ pub async fn open(
     Ok(unlisted(answer))
 }
 
-fn shown(objects: &Objects, hash: &[u8; 32], opened: Opened) -> ShareCard {
+fn shown(objects: &Objects, hash: &[u8; 32], opened: OpenedShare) -> ShareCard {
     let expires_at = opened.expires_at.into();
     match opened.thing {
         Thing::File(key, content, filename) => {

@@ -60,7 +60,7 @@ pub async fn insert(
 }
 
 /// A share that opens.
-pub struct Opened {
+pub struct OpenedShare {
     pub thing: Thing,
     /// The end of the share.
     pub expires_at: DateTime<Utc>,
@@ -77,7 +77,7 @@ pub enum Thing {
 
 /// Opens a share; none if it does not open. A card counts as `accesses`. A file counts when it is
 /// downloaded. The row's lock makes the count exact.
-pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Opened>> {
+pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<OpenedShare>> {
     let row = db
         .write()
         .await?
@@ -116,7 +116,7 @@ pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Open
         ShareKind::Contact => Thing::Contact(row.get("owner_id"), row.get("owner_name")),
     };
     let expires_at = row.get("expires_at");
-    Ok(Some(Opened { thing, expires_at }))
+    Ok(Some(OpenedShare { thing, expires_at }))
 }
 
 /// Deletes a share of the owner's; false if there is none.

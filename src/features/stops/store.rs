@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The agents that a stop reaches, and its event.
-pub struct Stopped {
+pub struct StoppedAgents {
     pub agents: Vec<AgentId>,
     pub event: EventId,
 }
@@ -27,7 +27,7 @@ pub async fn stop(
     by: Stopper,
     conversation: ConversationId,
     asked: StopTurn,
-) -> Result<Stopped> {
+) -> Result<StoppedAgents> {
     lock_live_session(tx, by.user, by.session).await?;
     // A change of members waits for this lock, and a send does not.
     let held = tx
@@ -52,7 +52,7 @@ pub async fn stop(
     let recipients = agents.iter().copied().map(Principal::Agent).collect();
     tx.emit_as(event, Event::TurnStop(stop), Some(conversation), recipients)?;
     tool_calls::deny_of_stopped(tx, conversation, &agents).await?;
-    Ok(Stopped { agents, event })
+    Ok(StoppedAgents { agents, event })
 }
 
 /// The named agent of the conversation, or all of them. Also those that only receive what names

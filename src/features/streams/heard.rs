@@ -22,7 +22,7 @@ const LOOK_UP_AFTER: Duration = Duration::from_secs(STREAM_IDLE_TIMEOUT.as_secs(
 /// The streams that are looked up at once.
 const MAX_LOOK_UPS: usize = 100;
 
-struct Heard {
+struct HeardStream {
     conversation: ConversationId,
     at: DateTime<Utc>,
 }
@@ -31,7 +31,7 @@ struct Heard {
 #[derive(Clone)]
 pub struct HeardStreams {
     clock: Clock,
-    streams: Arc<Mutex<HashMap<StreamKey, Heard>>>,
+    streams: Arc<Mutex<HashMap<StreamKey, HeardStream>>>,
 }
 
 impl HeardStreams {
@@ -52,7 +52,7 @@ impl HeardStreams {
             }
             _ if streams.len() >= MAX_HEARD_STREAMS && !streams.contains_key(&key) => {}
             StreamAction::Begun | StreamAction::Delta(_) | StreamAction::Status => {
-                let heard = Heard {
+                let heard = HeardStream {
                     conversation: position.conversation,
                     at: self.clock.now(),
                 };

@@ -35,13 +35,13 @@ pub use self::{
     id::{StreamId, StreamKey, StreamTarget, key_of},
     position::StreamPeer,
     state::StreamState,
-    syncs::{Found, Replay, StreamSyncs, without_the_past},
+    syncs::{Replay, StreamSyncs, SyncAnswer, without_the_past},
 };
 use self::{
     frames::{encode, ended, sender, size},
     opening::OpenStream,
     position::{StreamAction, StreamPosition},
-    state::{Closed, Ending, Sign, Verdict},
+    state::{CloseResult, Ending, Sign, Verdict},
 };
 use crate::{
     clock::Clock,
@@ -117,8 +117,8 @@ impl Streams {
                 let ending = Ending::Cancelled(reason);
                 let conversation = open.target.conversation;
                 match self.close(&key, conversation, &ending).await? {
-                    Closed::Now => Ok(()),
-                    Closed::Before | Closed::Unknown => Err(Code::NotFound.into()),
+                    CloseResult::Now => Ok(()),
+                    CloseResult::Before | CloseResult::Unknown => Err(Code::NotFound.into()),
                 }
             }
         }
@@ -271,11 +271,11 @@ impl Streams {
         key: &StreamKey,
         conversation: ConversationId,
         ending: &Ending,
-    ) -> Result<Closed> {
+    ) -> Result<CloseResult> {
         let closed = self.state.close(key, conversation, ending).await;
         let closed = closed.map_err(away)?;
         self.open.remove(key);
-        if closed == Closed::Now {
+        if closed == CloseResult::Now {
             self.publish_cancel(key, conversation, ending).await;
         }
         Ok(closed)
@@ -294,9 +294,9 @@ impl Streams {
         let ending = Ending::Message(message_id);
         // The stream must be over before its listeners get the end.
         let is_news = match self.state.close(key, conversation, &ending).await {
-            Ok(Closed::Now) => true,
-            Ok(Closed::Before) => false,
-            Ok(Closed::Unknown) | Err(Away) => self.heard.is_open(key, conversation),
+            Ok(CloseResult::Now) => true,
+            Ok(CloseResult::Before) => false,
+            Ok(CloseResult::Unknown) | Err(Away) => self.heard.is_open(key, conversation),
         };
         self.open.remove(key);
         if !is_news {

@@ -12,7 +12,7 @@ use super::{
     frames::{encode, sender},
     id::{StreamKey, StreamTarget},
     position::StreamAction,
-    state::{Ending, Home, Known, Life},
+    state::{Ending, Home, Life, StreamRecord},
 };
 use crate::{
     clock::Clock,
@@ -148,7 +148,7 @@ impl Streams {
         &self,
         target: StreamTarget,
         generation: u32,
-        before: Option<&Known>,
+        before: Option<&StreamRecord>,
         now_ms: i64,
     ) -> Result<(Life, Home, bool)> {
         let StreamTarget {

@@ -59,7 +59,7 @@ pub struct Replay {
 }
 
 /// The answer to one request.
-pub struct Found {
+pub struct SyncAnswer {
     /// The reference of the request, as received.
     pub reference: Value,
     /// The requested stream.
@@ -119,7 +119,7 @@ impl StreamSyncs {
     }
 
     /// Waits for the answer to the request in progress, or forever if there is none. Cancel safe.
-    pub async fn found(&mut self) -> Found {
+    pub async fn found(&mut self) -> SyncAnswer {
         let Some(finding) = &mut self.finding else {
             return std::future::pending().await;
         };
@@ -130,7 +130,7 @@ impl StreamSyncs {
         let PendingSync {
             reference, stream, ..
         } = found.0;
-        Found {
+        SyncAnswer {
             reference,
             stream,
             replay,

@@ -12,7 +12,7 @@ use blindpipe_protocol::{
     tool_calls::{ClaimArtifact, ToolCallState},
 };
 
-use super::{Requested, Responder};
+use super::{RequestedCall, Responder};
 use crate::{
     auth::{agent::Agent, user::User},
     error::{Code, Result},
@@ -47,7 +47,7 @@ pub async fn request(
 ) -> Result<Response> {
     let bytes = read(request, Code::WebhookPayloadTooLarge).await?;
     let body = super::read_request(&bytes)?;
-    let Requested { state, replayed } = super::request(&work, agent, &body).await?;
+    let RequestedCall { state, replayed } = super::request(&work, agent, &body).await?;
     if !replayed {
         return Ok((StatusCode::CREATED, Data(state)).into_response());
     }

@@ -39,7 +39,7 @@ use crate::{
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state of a call after a request.
-pub(crate) struct Requested {
+pub(crate) struct RequestedCall {
     pub state: ToolCallState,
     /// Whether the agent had made this request before.
     pub replayed: bool,
@@ -50,7 +50,7 @@ pub(crate) async fn request(
     work: &UnitOfWork,
     agent: Agent,
     request: &RequestArtifact,
-) -> Result<Requested> {
+) -> Result<RequestedCall> {
     work.run("tool_calls.request", async |tx| {
         store::request(tx, agent, request).await
     })

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{Code, Error, Result},
-    features::agents::Declared,
+    features::agents::Declarations,
     http::json,
     limits::quotas::MAX_MESSAGE_BYTES,
 };
@@ -69,7 +69,7 @@ pub fn must_fit(encryption: Encryption, payload: Option<&RawJson>) -> Result<()>
 /// scope. Where the manifest lists tools, any other tool is `high`. Errors: `SCOPE_NOT_DECLARED` for
 /// a tool whose entry names another scope.
 pub fn declared_sensitivity(
-    declared: &Declared,
+    declared: &Declarations,
     tool: &str,
     scope: &str,
 ) -> Result<Option<Sensitivity>> {
@@ -131,12 +131,12 @@ mod tests {
     fn a_tool_has_the_scope_of_its_entry_and_is_high_without_one() {
         let text = |text: &str| text.to_owned();
         let scopes = [("pay", Sensitivity::High), ("ping", Sensitivity::Low)];
-        let mut declared = Declared {
+        let mut declared = Declarations {
             scopes: scopes.map(|(scope, it)| (text(scope), it)).into(),
             tools: [(text("pay"), Some(text("pay"))), (text("any"), None)].into(),
         };
         let of =
-            |declared: &Declared, tool, scope| declared_sensitivity(declared, tool, scope).ok();
+            |declared: &Declarations, tool, scope| declared_sensitivity(declared, tool, scope).ok();
         assert_eq!(of(&declared, "pay", "ping"), None);
         assert_eq!(of(&declared, "pay", "pay"), Some(Some(Sensitivity::High)));
         assert_eq!(of(&declared, "any", "ping"), Some(Some(Sensitivity::Low)));

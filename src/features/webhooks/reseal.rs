@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{
     SecretSeal,
-    store::seals::{self, Resealed, Seals, UnderKey},
+    store::seals::{self, ResealedSecret, Seals, UnderKey},
     unreadable,
 };
 use crate::{
@@ -59,7 +59,7 @@ async fn reseal_some(work: &UnitOfWork, seal: &SecretSeal) -> Result<bool> {
 }
 
 /// The row under the first key, or the row itself if it does not open.
-fn sealed_anew(seal: &SecretSeal, row: UnderKey) -> Result<Result<Resealed, UnderKey>> {
+fn sealed_anew(seal: &SecretSeal, row: UnderKey) -> Result<Result<ResealedSecret, UnderKey>> {
     let Some(secret) = seal.open(row.agent, &row.secret) else {
         return Ok(Err(row));
     };
@@ -67,7 +67,7 @@ fn sealed_anew(seal: &SecretSeal, row: UnderKey) -> Result<Result<Resealed, Unde
     let previous = row.valid_previous.as_deref();
     let previous = previous.and_then(|sealed| seal.open(row.agent, sealed));
     let previous = previous.map(|previous| seal.seal(row.agent, &previous));
-    Ok(Ok(Resealed {
+    Ok(Ok(ResealedSecret {
         secret,
         previous: previous.transpose()?,
         before: row,

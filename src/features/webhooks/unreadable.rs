@@ -47,7 +47,7 @@ pub async fn mark(work: &UnitOfWork, agent: AgentId, sealed: &[u8]) -> Result<()
 
 /// Lets deliveries go on for an agent whose secret did not open, and is about to be replaced or
 /// opens again. Both rows are locked.
-pub async fn revive(tx: &Tx, locked: &agents::Locked, row: &WebhookRow) -> Result<()> {
+pub async fn revive(tx: &Tx, locked: &agents::LockedAgent, row: &WebhookRow) -> Result<()> {
     if row.last_error.as_deref() != Some(WORD) {
         return Ok(());
     }

@@ -10,7 +10,7 @@ mod shared;
 
 use std::time::Duration;
 
-pub use self::shared::Shared;
+pub use self::shared::SharedSocket;
 
 use blindpipe_protocol::frames::{CaughtUp, Empty, Ready, Replay, ResyncRequired};
 use chrono::{DateTime, Utc};
@@ -83,16 +83,16 @@ async fn open<'a>(
 }
 
 /// An entry in the count of authenticated sockets, released on drop.
-struct Counted(&'static str);
+struct SocketCount(&'static str);
 
-impl Counted {
+impl SocketCount {
     fn new(kind: &'static str) -> Self {
         metrics::socket_opened(kind);
-        Counted(kind)
+        SocketCount(kind)
     }
 }
 
-impl Drop for Counted {
+impl Drop for SocketCount {
     fn drop(&mut self) {
         metrics::socket_gone(self.0);
     }
@@ -117,7 +117,7 @@ struct Session<'a> {
     acks: Rate,
     deltas: Rate,
     #[expect(dead_code, reason = "held, not read")]
-    counted: Counted,
+    counted: SocketCount,
 }
 
 /// The nearness of the access token's end.
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         client: AuthenticatedClient,
         socket: &mut Socket,
     ) -> Result<Session<'a>, SessionEnd> {
-        let counted = Counted::new(client.principal.kind().as_str());
+        let counted = SocketCount::new(client.principal.kind().as_str());
         // Before the bounds are read: every later commit wakes this subscription.
         let subscription = gateway.hub.join(
             Subscription::new(client.principal.id(), client.credential.id(), UNKNOWN_SEQ)

@@ -7,10 +7,9 @@ use crate::{
     delivery::{End, EphemeralEvent},
     error::Error,
     events::EncodedEvent,
-    features::streams::{Found, Replay, without_the_past},
+    features::streams::{Replay, SyncAnswer, without_the_past},
     gateway::{
-        close::{Close, SessionEnd},
-        close_frame,
+        close::{self, Close, SessionEnd},
         notices::RefusedNotice,
         sends::{answer, refuse},
         socket::Socket,
@@ -98,10 +97,10 @@ impl Session<'_> {
     /// Sends what a `stream.sync` asked for, and then what has come of the stream meanwhile.
     pub(super) async fn send_replay(
         &mut self,
-        found: Found,
+        found: SyncAnswer,
         socket: &mut Socket,
     ) -> Result<(), SessionEnd> {
-        let Found {
+        let SyncAnswer {
             reference,
             stream,
             replay,
@@ -291,7 +290,7 @@ impl Session<'_> {
     }
 
     pub(super) fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
-        let (frame, close) = close_frame::to(&self.client, end, self.gateway);
+        let (frame, close) = close::last_frame(&self.client, end, self.gateway);
         socket.feed(&frame);
         close.into()
     }

@@ -39,7 +39,7 @@ const LAST_ACKS_TIMEOUT: Duration = Duration::from_millis(100);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The place of a shared socket in its group.
-pub struct Shared {
+pub struct SharedSocket {
     pub member: Member,
     /// The live sockets of the group, as of the last step.
     owners: Vec<ConnectionId>,
@@ -55,10 +55,10 @@ pub struct Shared {
     highest: i64,
 }
 
-impl Shared {
+impl SharedSocket {
     /// A place whose first step is due now. The lease began after `asked_at`.
     pub fn new(member: Member, acked: i64, now: DateTime<Utc>, asked_at: Instant) -> Self {
-        Shared {
+        SharedSocket {
             member,
             owners: Vec::new(),
             acks: Vec::new(),

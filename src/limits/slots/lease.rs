@@ -13,7 +13,7 @@ use crate::ids::{ConnectionId, Principal};
 
 /// The slots that this node holds.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldSlots {
     pub(super) rows: HashMap<Principal, Row>,
     /// Principals to assert after the next heartbeat: due, admitted without Redis, or with a call
     /// whose outcome is unknown.
@@ -21,12 +21,12 @@ pub(super) struct Held {
     /// Whether some of them are being asserted now.
     pub(super) asserting: bool,
     /// Connections that have ended and that Redis still counts.
-    pub(super) gone: Vec<Gone>,
+    pub(super) gone: Vec<EndedConnection>,
 }
 
 /// A connection that has ended.
 #[derive(Clone, Copy)]
-pub(super) struct Gone {
+pub(super) struct EndedConnection {
     pub(super) principal: Principal,
     pub(super) id: ConnectionId,
     pub(super) kind: ConnectionKind,
@@ -112,7 +112,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let mut held = self.slots.held();
         held.forget(self.principal, self.id);
-        held.gone.push(Gone {
+        held.gone.push(EndedConnection {
             principal: self.principal,
             id: self.id,
             kind: self.kind,
@@ -122,7 +122,7 @@ impl Drop for Lease {
     }
 }
 
-impl Held {
+impl HeldSlots {
     /// Decides while Redis is away. The node keeps its connections, and admits none beyond the
     /// bound.
     pub(super) fn decide_without_redis(

@@ -24,7 +24,7 @@ pub use blindpipe_protocol::agents::ConnectionKind;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use self::lease::{Decision, Held, Hold};
+use self::lease::{Decision, HeldSlots, Hold};
 pub use self::{
     lease::{Lease, WebhookSlot},
     shown::Connection,
@@ -56,7 +56,7 @@ struct Inner {
     random: Random,
     node: NodeId,
     script: Script,
-    held: Mutex<Held>,
+    held: Mutex<HeldSlots>,
     /// Notified when there are slots to give back.
     notify: Notify,
     /// Notified after a heartbeat, when there may be slots to assert.
@@ -95,7 +95,7 @@ impl Slots {
         }))
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldSlots> {
         self.0.held.lock()
     }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{ConnectionKind, Slots, lease::Gone};
+use super::{ConnectionKind, Slots, lease::EndedConnection};
 use crate::{
     ids::{ConnectionId, Principal},
     limits::quotas::{NODE_HEARTBEAT_INTERVAL, NODE_LEASE},
@@ -164,7 +164,7 @@ impl Slots {
         let ended: Vec<_> = holds
             .iter()
             .filter(|hold| still.iter().all(|other| other.id != hold.id))
-            .map(|hold| Gone {
+            .map(|hold| EndedConnection {
                 principal,
                 id: hold.id,
                 kind: hold.kind,

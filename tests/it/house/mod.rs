@@ -12,6 +12,7 @@ mod logs;
 mod maps;
 mod measures;
 mod migrations;
+mod names;
 mod object_store;
 mod operations;
 mod owners;

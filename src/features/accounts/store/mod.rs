@@ -51,7 +51,7 @@ pub async fn create_user(
 }
 
 /// The account that a login may belong to.
-pub struct Known {
+pub struct LoginCandidate {
     pub user: UserId,
     pub password_hash: String,
 }
@@ -66,7 +66,7 @@ pub async fn begin_login(
     db: &Db,
     email: &Email,
     budget: Budget,
-) -> Result<Result<Option<Known>, i64>> {
+) -> Result<Result<Option<LoginCandidate>, i64>> {
     let client = db.write().await?;
     let (count, window) = (
         i32::try_from(budget.count).unwrap_or(i32::MAX - 1),
@@ -96,14 +96,14 @@ pub async fn begin_login(
             &[&email.as_str()],
         )
         .await?;
-    Ok(Ok(row.map(|row| Known {
+    Ok(Ok(row.map(|row| LoginCandidate {
         user: row.get("user_id"),
         password_hash: row.get("password_hash"),
     })))
 }
 
 /// Checks that the verified password is still the account's, and holds it until commit.
-pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
+pub async fn still_holds(tx: &Tx, known: &LoginCandidate) -> Result<()> {
     tx.query_opt(
         "-- accounts.still_holds
         select 1 from user_account where user_id = $1 and password_hash = $2 and deleted_at is null for share",
@@ -116,7 +116,7 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
 
 /// Replaces the verified password, unless it was replaced meanwhile. It is a single statement: two
 /// transactions that read the row before they write it would wait for each other.
-pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
+pub async fn replace_password(tx: &Tx, known: &LoginCandidate, hash: &str) -> Result<()> {
     let replaced = tx
         .execute(
             "-- accounts.replace_password

@@ -19,7 +19,7 @@ pub use self::{
     view::{AgentRow, Viewer, find_visible, list},
     webhook::{resume_webhook, suspend_webhooks},
 };
-use super::{AgentState, DeliveryMode, Locked, seconds};
+use super::{AgentState, DeliveryMode, LockedAgent, seconds};
 use crate::{
     auth::{
         agent::lock_live_token,
@@ -142,7 +142,7 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
 }
 
 /// Locks an agent's row. This lock comes before all others except a user's.
-pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
+pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<LockedAgent>> {
     let row = tx
         .query_opt(
             "-- agents.lock
@@ -150,7 +150,7 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
             &[&id],
         )
         .await?;
-    Ok(row.map(|row| Locked {
+    Ok(row.map(|row| LockedAgent {
         id,
         owner: row.get("owner_user_id"),
         state: row.get("state"),
@@ -158,7 +158,7 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
 }
 
 /// Locks an agent for its owner. The owner's session stays valid until the transaction ends.
-pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
+pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<LockedAgent> {
     user::lock_live_session(tx, agent.owner, agent.session).await?;
     let locked = lock(tx, agent.id)
         .await?
@@ -168,7 +168,7 @@ pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
 
 /// Locks an agent for its owner or itself. The lock re-checks the token: the work of a stolen token
 /// must not outlive its revocation.
-pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
+pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<LockedAgent> {
     match agent.by {
         ActingAs::Owner(owner, session) => {
             lock_owned(

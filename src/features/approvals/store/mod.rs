@@ -68,12 +68,12 @@ async fn read(client: &Conn, ids: &[MessageId]) -> Result<Vec<Approval>> {
 
 /// The people of an approval, by id, and their decisions as they came.
 #[derive(Default)]
-struct Asked {
+struct AskedPeople {
     users: Vec<UserId>,
     decisions: Vec<SignedDecision>,
 }
 
-async fn asked(client: &Conn, ids: &[MessageId]) -> Result<HashMap<MessageId, Asked>> {
+async fn asked(client: &Conn, ids: &[MessageId]) -> Result<HashMap<MessageId, AskedPeople>> {
     let rows = client
         .query(
             "-- approvals.asked
@@ -82,7 +82,7 @@ async fn asked(client: &Conn, ids: &[MessageId]) -> Result<HashMap<MessageId, As
             &[&ids],
         )
         .await?;
-    let mut all: HashMap<MessageId, Asked> = HashMap::new();
+    let mut all: HashMap<MessageId, AskedPeople> = HashMap::new();
     for row in &rows {
         let one = all.entry(row.get("approval_id")).or_default();
         one.users.push(row.get("user_id"));
@@ -107,7 +107,7 @@ fn decision(row: &Row) -> Result<SignedDecision> {
     })
 }
 
-fn approval(row: &Row, of: Asked) -> Result<Approval> {
+fn approval(row: &Row, of: AskedPeople) -> Result<Approval> {
     Ok(Approval {
         approval_id: row.get("approval_id"),
         conversation_id: row.get("conversation_id"),

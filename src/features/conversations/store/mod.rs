@@ -17,7 +17,7 @@ pub use self::{
     change::{Change, change},
     leave::{MembershipScope, leave_next, remove_member},
     marks::{ReadMark, conversations_with_untold_marks, read_up_to, tell_marks},
-    open::{NewGroup, Opened, exists, open_agent, open_direct, open_group},
+    open::{NewGroup, OpenedConversation, exists, open_agent, open_direct, open_group},
     read::{page, view},
     roles::{AgentPlace, place_agent, renew_agent, set_role},
 };

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A conversation, and whether this call made it.
-pub struct Opened {
+pub struct OpenedConversation {
     pub conversation: Conversation,
     pub is_new: bool,
 }
@@ -52,7 +52,7 @@ async fn must_exist(tx: &Tx, users: &[UserId], by: UserId) -> Result<()> {
     }
 }
 
-pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened> {
+pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<OpenedConversation> {
     tx.query_opt(
         "-- conversations.find_user
         select 1 from user_account where user_id = $1 and deleted_at is null for share",
@@ -73,7 +73,7 @@ pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened>
 }
 
 /// Errors: `REAUTH_REQUIRED` for a first relation with somebody else's agent in an old session.
-pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<Opened> {
+pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<OpenedConversation> {
     let user = by.id;
     agents::find(tx, agent)
         .await?
@@ -106,7 +106,7 @@ pub async fn open_agent(tx: &Tx, by: &User, agent: AgentId) -> Result<Opened> {
     opened(tx, user, id, made).await
 }
 
-pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opened> {
+pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<OpenedConversation> {
     must_exist(tx, &group.members, user).await?;
     let id = ConversationId::generate(tx.random());
     tx.execute(
@@ -121,12 +121,17 @@ pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opene
     opened(tx, user, id, true).await
 }
 
-async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Result<Opened> {
+async fn opened(
+    tx: &Tx,
+    user: UserId,
+    id: ConversationId,
+    is_new: bool,
+) -> Result<OpenedConversation> {
     if is_new {
         emit_whole(tx, id, Event::ConversationCreated).await?;
     }
     let conversation = whole(tx, Principal::User(user), id).await?;
-    Ok(Opened {
+    Ok(OpenedConversation {
         conversation: conversation.ok_or(Code::NotFound)?,
         is_new,
     })

@@ -20,7 +20,7 @@ use crate::{
     error::{Code, Error, Result},
     features::files::{
         rules::{self, Selection},
-        store::{self, Found, Reader},
+        store::{self, FoundObject, Reader},
     },
     http::{Path, Query, client::ClientIp},
     ids::Principal,
@@ -77,7 +77,7 @@ pub async fn read(
 }
 
 /// Finds an object for its reader. An agent's read of a file is logged in the reading transaction.
-async fn find(db: &Db, key: &ObjectKey, reader: &Reader) -> Result<Found> {
+async fn find(db: &Db, key: &ObjectKey, reader: &Reader) -> Result<FoundObject> {
     let Reader::Principal(Principal::Agent(agent)) = reader else {
         let found = store::readable(&db.read().await?, key, reader).await?;
         return found.ok_or(Code::NotFound.into());
@@ -98,7 +98,7 @@ async fn find(db: &Db, key: &ObjectKey, reader: &Reader) -> Result<Found> {
 async fn answer(
     objects: &Objects,
     asked: &HeaderMap,
-    found: Found,
+    found: FoundObject,
     right: Right,
 ) -> Result<Response> {
     let (size, etag) = (found.content.size, rules::etag(&found.content.sha256));

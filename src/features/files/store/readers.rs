@@ -21,7 +21,7 @@ pub enum Reader {
 }
 
 /// An object that its reader may read.
-pub struct Found {
+pub struct FoundObject {
     pub content: Content,
     /// The name of the file; none for a share and for an event's data.
     pub filename: Option<String>,
@@ -32,7 +32,11 @@ pub struct Found {
 }
 
 /// Finds an object, if the reader has a right to it now.
-pub async fn readable(client: &Conn, key: &ObjectKey, reader: &Reader) -> Result<Option<Found>> {
+pub async fn readable(
+    client: &Conn,
+    key: &ObjectKey,
+    reader: &Reader,
+) -> Result<Option<FoundObject>> {
     let row = match reader {
         Reader::Principal(who) => {
             let sql = "-- files.of_member
@@ -69,7 +73,7 @@ pub async fn readable(client: &Conn, key: &ObjectKey, reader: &Reader) -> Result
         }
     };
     let found = row.map(|row| {
-        Ok(Found {
+        Ok(FoundObject {
             content: content_of(&row)?,
             filename: row.get("filename"),
             agent: row.get("agent_id"),

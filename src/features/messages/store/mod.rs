@@ -33,7 +33,7 @@ const MAX_CONFLICTS: u32 = 3;
 /// The decision on one send.
 pub enum Decision {
     /// The message is durable.
-    Stored(Stored),
+    Stored(StoredMessage),
     /// The key was used before, for this message.
     Replay(Prior),
     /// The message must not be stored.
@@ -44,7 +44,7 @@ pub enum Decision {
 }
 
 /// A message that has been stored.
-pub struct Stored {
+pub struct StoredMessage {
     pub seq: i64,
     pub created_at: DateTime<Utc>,
     pub hop: i16,

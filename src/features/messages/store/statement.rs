@@ -44,7 +44,7 @@ use blindpipe_protocol::search::SearchToken;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-use super::{Decision, Refusal, Stored};
+use super::{Decision, Refusal, StoredMessage};
 use crate::{
     features::messages::{Draft, batch::PendingSend},
     ids::{
@@ -397,7 +397,7 @@ pub fn position(n: i32) -> Option<usize> {
 fn decode_item(row: &Row) -> Decision {
     Decision::Refused(match row.get("kind") {
         "stored" => {
-            return Decision::Stored(Stored {
+            return Decision::Stored(StoredMessage {
                 seq: row.get("seq"),
                 created_at: row.get("created_at"),
                 hop: row.get("hop"),

@@ -64,7 +64,7 @@ pub enum Ending {
 }
 
 /// A stream as Redis knows it.
-pub struct Known {
+pub struct StreamRecord {
     pub life: Life,
     pub home: Home,
     /// The number of the next delta.
@@ -78,7 +78,7 @@ pub struct Known {
 
 /// The kept content of a stream: texts of frames for its listeners.
 pub struct Content {
-    pub known: Known,
+    pub known: StreamRecord,
     pub checkpoint: Option<String>,
     pub deltas: Vec<String>,
     pub status: Option<String>,
@@ -109,7 +109,7 @@ pub enum Verdict {
 
 /// The answer to an end.
 #[derive(PartialEq, Eq)]
-pub enum Closed {
+pub enum CloseResult {
     Now,
     Before,
     Unknown,
@@ -154,7 +154,7 @@ impl StreamState {
     }
 
     /// The stream, if Redis knows it, and the time of Redis's clock in ms.
-    pub async fn load(&self, key: &StreamKey) -> Result<(i64, Option<Known>), Away> {
+    pub async fn load(&self, key: &StreamKey) -> Result<(i64, Option<StreamRecord>), Away> {
         let answer = self.call("load", key, Vec::new()).await?;
         let now = answer.first().and_then(number).ok_or(Away)?;
         Ok((now, self.known(key, &answer)))
@@ -166,7 +166,7 @@ impl StreamState {
     pub async fn begin(
         &self,
         key: &StreamKey,
-        before: Option<&Known>,
+        before: Option<&StreamRecord>,
         life: &Life,
         home: &Home,
         stays: bool,
@@ -252,7 +252,7 @@ impl StreamState {
         key: &StreamKey,
         conversation: ConversationId,
         ending: &Ending,
-    ) -> Result<Closed, Away> {
+    ) -> Result<CloseResult, Away> {
         let goes = matches!(ending, Ending::Message(_));
         let args = vec![
             Bytes::new(),
@@ -262,9 +262,9 @@ impl StreamState {
         ];
         let answer = self.call("close", key, args).await?;
         Ok(match answer.first().map(|word| &word[..]) {
-            Some(b"ok") => Closed::Now,
-            Some(b"over") => Closed::Before,
-            Some(b"unknown") => Closed::Unknown,
+            Some(b"ok") => CloseResult::Now,
+            Some(b"over") => CloseResult::Before,
+            Some(b"unknown") => CloseResult::Unknown,
             _ => return Err(Away),
         })
     }
@@ -344,7 +344,7 @@ impl StreamState {
     }
 
     /// Reads the description of a stream, if a node sealed its home.
-    fn known(&self, key: &StreamKey, answer: &[Bytes]) -> Option<Known> {
+    fn known(&self, key: &StreamKey, answer: &[Bytes]) -> Option<StreamRecord> {
         let [_, life, home, next, sign, ending, waiting, ..] = answer else {
             return None;
         };
@@ -356,7 +356,7 @@ impl StreamState {
                 Some(serde_json::from_str(&text).ok()?)
             }
         };
-        Some(Known {
+        Some(StreamRecord {
             life: life.into(),
             home: self.home(key, life, home)?,
             next: number(next)?.try_into().ok()?,

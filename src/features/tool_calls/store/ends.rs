@@ -2,7 +2,7 @@
 
 use tokio_postgres::Row;
 
-use super::{GRANT_REVOKED, Stored, USER_STOPPED};
+use super::{GRANT_REVOKED, StoredCall, USER_STOPPED};
 use crate::{
     db::{Db, batches::BATCH_ROWS},
     error::Result,
@@ -14,7 +14,7 @@ use crate::{
 const MAX_BATCH_CALLS: i64 = 100;
 
 fn tell_all(tx: &Tx, rows: &[Row]) -> Result<()> {
-    let mut calls = rows.iter().map(Stored::of);
+    let mut calls = rows.iter().map(StoredCall::of);
     calls.try_for_each(|call| call.tell(tx, call.both()))
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The decision on a request.
-pub(super) struct Judged {
+pub(super) struct Judgment {
     pub(super) grant: Option<GrantId>,
     pub(super) sensitivity: Sensitivity,
     pub(super) device: Option<String>,
@@ -29,7 +29,7 @@ pub(super) async fn judge(
     asked: &AskedUser,
     request: &RequestArtifact,
     device: Option<String>,
-) -> Result<Judged> {
+) -> Result<Judgment> {
     let scope = &request.scope.0;
     let declared = agents::declared(tx, agent).await?;
     let declared = rules::declared_sensitivity(&declared, &request.tool.0, scope)?;
@@ -40,7 +40,7 @@ pub(super) async fn judge(
         None => None,
     };
     let Some((grant, sensitivity)) = held else {
-        return Ok(Judged {
+        return Ok(Judgment {
             grant: None,
             sensitivity: declared.unwrap_or(Sensitivity::High),
             device,
@@ -52,7 +52,7 @@ pub(super) async fn judge(
         Sensitivity::Medium => devices(tx, agent, asked.user, request, device.as_deref()).await?,
         _ => Devices::default(),
     };
-    Ok(Judged {
+    Ok(Judgment {
         grant: Some(grant),
         sensitivity,
         device,

@@ -35,7 +35,7 @@ const GRANT_REVOKED: &str = "grant_revoked";
 const USER_STOPPED: &str = "user_stopped";
 
 /// A call as it is stored.
-struct Stored {
+struct StoredCall {
     id: Uuid,
     agent: AgentId,
     user: UserId,
@@ -45,12 +45,12 @@ struct Stored {
     state: ToolCallState,
 }
 
-impl Stored {
+impl StoredCall {
     fn of(row: &Row) -> Self {
         let status = row.get("status");
         let result: Option<String> = row.get("result");
         let (conversation_id, user) = (row.get("conversation_id"), row.get("user_id"));
-        Stored {
+        StoredCall {
             id: row.get("call_id"),
             agent: row.get("agent_id"),
             user,

@@ -7,9 +7,9 @@ use blindpipe_protocol::{
 use chrono::{DateTime, Utc};
 
 use super::{
-    super::{Requested, rules},
-    Stored,
-    judge::{Judged, judge},
+    super::{RequestedCall, rules},
+    StoredCall,
+    judge::{Judgment, judge},
 };
 use crate::{
     access_log::{self, AccessKind, Read},
@@ -26,7 +26,7 @@ use crate::{
 const SCOPE_NOT_GRANTED: &str = "scope_not_granted";
 
 /// Makes a call, or finds it.
-pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result<Requested> {
+pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result<RequestedCall> {
     lock_live_token(tx, agent.id, agent.token).await?;
     let (conversation, named) = (request.conversation_id, request.user_id);
     if let Some(state) = find(tx, agent.id, request, named).await? {
@@ -46,19 +46,19 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
         return replayed(tx, agent.id, state).await;
     };
     tell_requested(tx, &call, request, new)?;
-    Ok(Requested {
+    Ok(RequestedCall {
         state: call.stored.state,
         replayed: false,
     })
 }
 
 /// The present state of a call. Its result is the user's data, which ends with the relation.
-async fn replayed(tx: &Tx, agent: AgentId, state: ToolCallState) -> Result<Requested> {
+async fn replayed(tx: &Tx, agent: AgentId, state: ToolCallState) -> Result<RequestedCall> {
     if state.payload.is_some() {
         let read = Read::of(state.conversation_id);
         access_log::record(tx, agent, AccessKind::ToolCall, &[read]).await?;
     }
-    Ok(Requested {
+    Ok(RequestedCall {
         state,
         replayed: true,
     })
@@ -87,7 +87,7 @@ async fn find(
         )
         .await?;
     Ok(match rows.as_slice() {
-        [row] => Some(Stored::of(row).state),
+        [row] => Some(StoredCall::of(row).state),
         _ => None,
     })
 }
@@ -109,7 +109,7 @@ async fn device_of(tx: &Tx, user: UserId, device: &str) -> Result<String> {
 
 /// A call that has just been stored.
 struct New {
-    stored: Stored,
+    stored: StoredCall,
     created_at: DateTime<Utc>,
 }
 
@@ -119,7 +119,7 @@ async fn insert(
     agent: AgentId,
     asked: &AskedUser,
     request: &RequestArtifact,
-    new: &Judged,
+    new: &Judgment,
 ) -> Result<Option<New>> {
     let timeout = match new.sensitivity {
         Sensitivity::High => CONFIRMATION_TIMEOUT,
@@ -159,13 +159,13 @@ async fn insert(
         )
         .await?;
     Ok(row.map(|row| New {
-        stored: Stored::of(&row),
+        stored: StoredCall::of(&row),
         created_at: row.get("created_at"),
     }))
 }
 
 /// Publishes a new call to the user, or its denial to the agent. Nobody asks the user then.
-fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judged) -> Result<()> {
+fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judgment) -> Result<()> {
     let New { stored, created_at } = new;
     if stored.state.status == ToolCallStatus::Denied {
         return stored.tell(tx, vec![stored.agent.into()]);

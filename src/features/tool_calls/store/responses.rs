@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     super::{Responder, rules},
-    GRANT_REVOKED, Stored,
+    GRANT_REVOKED, StoredCall,
 };
 use crate::{
     auth::user::lock_live_session,
@@ -68,8 +68,8 @@ pub async fn claim(
 }
 
 /// A call that is locked to the end of the transaction, and the device that was asked.
-struct Held {
-    call: Stored,
+struct HeldCall {
+    call: StoredCall,
     device: String,
     created_at: DateTime<Utc>,
     encryption: Encryption,
@@ -79,7 +79,7 @@ struct Held {
     is_free: bool,
 }
 
-impl Held {
+impl HeldCall {
     /// Errors: `TOOL_CALL_EXPIRED`, `ALREADY_DECIDED` if another device has claimed it.
     fn must_be_open(&self) -> Result<()> {
         if self.is_late {
@@ -101,7 +101,7 @@ async fn hold(
     responder: Responder,
     request_id: &str,
     agent: Option<AgentId>,
-) -> Result<Held> {
+) -> Result<HeldCall> {
     let Responder { user, session } = responder;
     lock_live_session(tx, user, session).await?;
     let id = lock(tx, user, request_id, agent).await?;
@@ -125,8 +125,8 @@ async fn hold(
     if row.get::<_, Option<bool>>("is_asked") != Some(true) {
         return Err(Code::Forbidden.into());
     }
-    Ok(Held {
-        call: Stored::of(&row),
+    Ok(HeldCall {
+        call: StoredCall::of(&row),
         device: row.get("by_device"),
         created_at: row.get("created_at"),
         encryption: row.get("encryption"),
@@ -161,7 +161,7 @@ async fn lock(tx: &Tx, user: UserId, request_id: &str, agent: Option<AgentId>) -
 
 /// A second answer: the same one of the same device repeats the first, whose 200 may have been
 /// lost.
-fn repeated(call: Stored, device: &str, status: AnswerStatus) -> Result<ToolCallState> {
+fn repeated(call: StoredCall, device: &str, status: AnswerStatus) -> Result<ToolCallState> {
     let same = call.state.status == ToolCallStatus::from(status);
     if same && call.answered_by.as_deref() == Some(device) {
         return Ok(call.state);
@@ -170,7 +170,7 @@ fn repeated(call: Stored, device: &str, status: AnswerStatus) -> Result<ToolCall
 }
 
 /// A call that is over: a device has answered it, or its time or its grant has ended.
-fn ended(call: Stored) -> Error {
+fn ended(call: StoredCall) -> Error {
     match call.answered_by {
         Some(_) => decided(call.state.status),
         None => expired(&call.state.reason.unwrap_or_default()),
@@ -193,7 +193,7 @@ fn expired(reason: &str) -> Error {
     Error::from(Code::ToolCallExpired).with("reason", reason)
 }
 
-async fn answer(tx: &Tx, held: &Held, response: &RespondArtifact) -> Result<Stored> {
+async fn answer(tx: &Tx, held: &HeldCall, response: &RespondArtifact) -> Result<StoredCall> {
     let denied = (response.status == AnswerStatus::Denied).then_some(USER_DENIED);
     let reason = response.reason.as_ref().map(|text| text.0.as_str());
     let result = response.payload.as_ref().map(RawJson::as_str);
@@ -213,12 +213,12 @@ async fn answer(tx: &Tx, held: &Held, response: &RespondArtifact) -> Result<Stor
             ],
         )
         .await?;
-    Ok(Stored::of(&row))
+    Ok(StoredCall::of(&row))
 }
 
 /// The next calls of this scope run without a prompt on this device, for a day. A call that needed
 /// a prompt itself also begins the longest silence anew.
-async fn extend_silence(tx: &Tx, call: &Stored, held: &Held) -> Result<()> {
+async fn extend_silence(tx: &Tx, call: &StoredCall, held: &HeldCall) -> Result<()> {
     tx.execute(
         "-- tool_calls.extend_silence
         insert into tool_consent as c (user_id, device_id, agent_id, conversation_id, scope, used_at, prompted_at)

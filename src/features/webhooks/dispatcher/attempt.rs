@@ -13,12 +13,12 @@ use super::{
         DeliveryAttempt, SecretSeal,
         client::{Exchange, Secrets},
         store::{
-            ledger::{Begin, Begun, StopState},
+            ledger::{Begin, BegunAttempt, StopState},
             turns::{self, EndpointRow},
         },
     },
-    Shared, body,
-    lanes::{Item, Lane, Logged},
+    SharedParts, body,
+    lanes::{Item, Lane, LoggedDelivery},
     replies::Place,
 };
 use crate::{
@@ -77,7 +77,7 @@ impl Endpoint {
 /// The parts of a turn that its attempts share.
 #[derive(Clone)]
 pub struct Context {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedParts>,
     pub agent: AgentId,
     pub turn: i32,
     pub epoch: u64,
@@ -86,7 +86,7 @@ pub struct Context {
 }
 
 /// An attempt that is over.
-pub struct Attempted {
+pub struct FinishedAttempt {
     pub lane: Lane,
     pub item: Item,
     pub end: End,
@@ -179,12 +179,12 @@ pub struct Call {
 
 impl Context {
     /// Attempts a delivery. `failing` receivers share a part of the calls.
-    pub async fn attempt(self, lane: Lane, item: Item, failing: bool) -> Attempted {
+    pub async fn attempt(self, lane: Lane, item: Item, failing: bool) -> FinishedAttempt {
         let mut item = item;
         let cut = self.cut.clone();
         let attempt = self.make(&mut item, failing);
         let end = cut.run_until_cancelled(Box::pin(attempt)).await;
-        Attempted {
+        FinishedAttempt {
             lane,
             item,
             end: end.unwrap_or(End::Lost),
@@ -238,7 +238,7 @@ impl Context {
             StopState::Answered => return End::Answered,
         }
         if is_new {
-            item.logged = Some(Logged {
+            item.logged = Some(LoggedDelivery {
                 id,
                 interrupted: Vec::new(),
                 succeeded: false,
@@ -304,7 +304,7 @@ impl Context {
         &self,
         reserved: Result<Reserved, EgressError>,
         id: DeliveryId,
-        begun: Begun,
+        begun: BegunAttempt,
         item: &mut Item,
         object: String,
     ) -> Result<Exchange> {
@@ -327,7 +327,7 @@ impl Context {
     }
 
     /// The present endpoint. It is read again after a change.
-    async fn endpoint_of(&self, begun: Begun) -> Result<Endpoint> {
+    async fn endpoint_of(&self, begun: BegunAttempt) -> Result<Endpoint> {
         let known = self.endpoint.lock().clone();
         if known.updated_at == begun.updated_at {
             return Ok(known);
@@ -340,7 +340,13 @@ impl Context {
         Ok(fresh.unwrap_or(known))
     }
 
-    async fn conclude(&self, item: &Item, id: DeliveryId, begun: Begun, exchange: Exchange) -> End {
+    async fn conclude(
+        &self,
+        item: &Item,
+        id: DeliveryId,
+        begun: BegunAttempt,
+        exchange: Exchange,
+    ) -> End {
         if matches!(exchange.outcome, Err(EgressError::Busy)) {
             return End::Unsent;
         }

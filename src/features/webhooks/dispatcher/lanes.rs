@@ -29,7 +29,7 @@ pub enum Lane {
 
 /// A delivery that the log has already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
+pub struct LoggedDelivery {
     pub id: DeliveryId,
     /// Attempts that a dead worker has begun and not finished, to be added to the log as JSON.
     pub interrupted: Vec<String>,
@@ -68,7 +68,7 @@ pub struct Item {
     pub seq: i64,
     pub encoded: EncodedEvent,
     /// None before the first attempt.
-    pub logged: Option<Logged>,
+    pub logged: Option<LoggedDelivery>,
     /// The earliest time of the next attempt.
     pub not_before: Option<DateTime<Utc>>,
     /// The trace that the event is part of.

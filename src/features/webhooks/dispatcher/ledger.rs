@@ -7,7 +7,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
-use super::super::store::ledger::{self, Begin, Begun, Finish, Progress};
+use super::super::store::ledger::{self, Begin, BegunAttempt, Finish, Progress};
 use crate::{
     db::Db,
     error::{Error, Result},
@@ -18,7 +18,7 @@ use crate::{
 /// Most attempts of one statement.
 const MAX_BATCH_ATTEMPTS: usize = 128;
 
-type BeginAnswer = oneshot::Sender<Result<Option<Begun>>>;
+type BeginAnswer = oneshot::Sender<Result<Option<BegunAttempt>>>;
 type FinishAnswer = oneshot::Sender<Result<Option<i64>>>;
 
 enum Entry {
@@ -44,7 +44,7 @@ impl Ledger {
     }
 
     /// Records that an attempt begins. None if its turn is lost.
-    pub async fn begin(&self, begin: Begin) -> Result<Option<Begun>> {
+    pub async fn begin(&self, begin: Begin) -> Result<Option<BegunAttempt>> {
         let (answer, answered) = oneshot::channel();
         self.0.send(Entry::Begin(begin, answer)).ok();
         answered.await.map_err(Error::unavailable)?

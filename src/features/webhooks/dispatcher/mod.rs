@@ -90,7 +90,7 @@ impl Settings {
 }
 
 /// The parts that all turns of a worker use.
-pub struct Shared {
+pub struct SharedParts {
     settings: Settings,
     db: Db,
     work: UnitOfWork,
@@ -118,7 +118,7 @@ fn shares(room: usize) -> [i64; 2] {
     [room - failing, failing].map(|share| i64::try_from(share).unwrap_or(i64::MAX))
 }
 
-impl Shared {
+impl SharedParts {
     /// Whether other agents wait for this worker.
     fn is_busy(&self) -> bool {
         self.turns.available_permits() == 0
@@ -149,7 +149,7 @@ pub struct Parts {
 /// Delivers on this node.
 #[derive(Clone)]
 pub struct Dispatcher {
-    shared: Arc<Shared>,
+    shared: Arc<SharedParts>,
     held: HeldTurns,
     tasks: TaskTracker,
 }
@@ -161,7 +161,7 @@ impl Dispatcher {
         let held = waker.held();
         let cut = held.clone();
         let hub = parts.backplane.hub().clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedParts {
             settings: parts.settings,
             inbox: Inbox::new(parts.db.clone()),
             db: parts.db,
@@ -205,7 +205,7 @@ impl Dispatcher {
 
     /// Claims due turns until the node takes no new work.
     async fn claim(self) {
-        let Shared {
+        let SharedParts {
             draining,
             stopping,
             turn_due,

@@ -16,8 +16,8 @@ use super::{
             stops, turns,
         },
     },
-    attempt::{Attempted, Call, Context, End},
-    lanes::{Item, Logged},
+    attempt::{Call, Context, End, FinishedAttempt},
+    lanes::{Item, LoggedDelivery},
     window::Window,
 };
 use crate::{error::Result, events, features::agents, ids::DeliveryId};
@@ -36,9 +36,9 @@ pub struct Standing {
 pub async fn record(
     context: &Context,
     standing: &Mutex<Standing>,
-    attempted: Attempted,
-) -> Attempted {
-    let Attempted {
+    attempted: FinishedAttempt,
+) -> FinishedAttempt {
+    let FinishedAttempt {
         lane,
         mut item,
         end,
@@ -46,7 +46,7 @@ pub async fn record(
     let end = match (end, item.logged.take()) {
         (End::Called(call), Some(logged)) => {
             let settled = settle(context, standing, &item, &logged, call).await;
-            item.logged = Some(Logged {
+            item.logged = Some(LoggedDelivery {
                 interrupted: Vec::new(),
                 ..logged
             });
@@ -76,14 +76,14 @@ pub async fn record(
             end
         }
     };
-    Attempted { lane, item, end }
+    FinishedAttempt { lane, item, end }
 }
 
 async fn settle(
     context: &Context,
     standing: &Mutex<Standing>,
     item: &Item,
-    logged: &Logged,
+    logged: &LoggedDelivery,
     call: Call,
 ) -> Result<End> {
     let entry = json(&call.attempt);
@@ -120,7 +120,7 @@ async fn succeed(
     context: &Context,
     standing: &Mutex<Standing>,
     item: &Item,
-    logged: &Logged,
+    logged: &LoggedDelivery,
     entry: String,
 ) -> Result<End> {
     let (written, recovered) = {
@@ -143,7 +143,7 @@ async fn succeed(
 /// Moves the window over the event of a stop that the receiver has answered before. The log has
 /// that call.
 async fn leave_out(context: &Context, standing: &Mutex<Standing>, item: &Item) -> Result<End> {
-    let unlogged = Logged {
+    let unlogged = LoggedDelivery {
         id: DeliveryId::generate(&context.shared.client.random),
         interrupted: Vec::new(),
         succeeded: true,
@@ -165,7 +165,7 @@ async fn leave_out(context: &Context, standing: &Mutex<Standing>, item: &Item) -
 async fn retry(
     context: &Context,
     standing: &Mutex<Standing>,
-    logged: &Logged,
+    logged: &LoggedDelivery,
     entry: String,
     wait: Duration,
     pause: Option<Duration>,
@@ -231,7 +231,7 @@ struct Record {
 fn record_of(
     context: &Context,
     standing: &Standing,
-    logged: &Logged,
+    logged: &LoggedDelivery,
     status: DeliveryStatus,
 ) -> Record {
     Record {

@@ -14,7 +14,7 @@ use super::{
         client::json,
         store::stops::{self, StopCall, TakenStop},
     },
-    Shared,
+    SharedParts,
     attempt::Endpoint,
     body,
     replies::Place,
@@ -36,7 +36,7 @@ const MAX_CALLS: usize = 64;
 /// The calls for stops of a worker. Clones share them.
 #[derive(Clone)]
 pub struct StopCalls {
-    shared: Arc<Shared>,
+    shared: Arc<SharedParts>,
     places: Arc<Semaphore>,
     under_way: StopsUnderWay,
     tasks: TaskTracker,
@@ -59,7 +59,7 @@ impl StopsUnderWay {
 }
 
 impl StopCalls {
-    pub fn new(shared: Arc<Shared>, tasks: TaskTracker) -> Self {
+    pub fn new(shared: Arc<SharedParts>, tasks: TaskTracker) -> Self {
         StopCalls {
             shared,
             places: Arc::new(Semaphore::new(MAX_CALLS)),
@@ -128,7 +128,7 @@ impl StopCalls {
     /// Calls the receiver. None if a socket is online, which has the event, or if the secret does
     /// not open.
     async fn call(&self, stop: &TakenStop) -> Result<Option<StopCall>> {
-        let Shared {
+        let SharedParts {
             client,
             inbox,
             replies,

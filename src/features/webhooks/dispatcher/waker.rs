@@ -32,7 +32,7 @@ const MAX_BATCH_AGENTS: usize = 1024;
 /// Notes agents with new events. Clones share them.
 #[derive(Clone, Default)]
 pub struct Waker {
-    noted: Arc<Mutex<Noted>>,
+    noted: Arc<Mutex<PendingWakeups>>,
     notify: Arc<Notify>,
     turn_due: Arc<Notify>,
     stop_due: Arc<Notify>,
@@ -40,7 +40,7 @@ pub struct Waker {
 }
 
 #[derive(Default)]
-struct Noted {
+struct PendingWakeups {
     /// Agents with new events.
     fresh: HashSet<AgentId>,
     /// Agents with a socket less.
@@ -49,7 +49,7 @@ struct Noted {
     traced: Vec<(AgentId, i64, TraceContext)>,
 }
 
-impl Noted {
+impl PendingWakeups {
     fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.offline.is_empty()
     }

@@ -27,7 +27,7 @@ pub struct Begin {
 
 /// An attempt that may be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Begun {
+pub struct BegunAttempt {
     /// The number of the attempt, from 1.
     pub attempt: i32,
     /// The time of the last change of the webhook.
@@ -47,7 +47,7 @@ pub enum StopState {
 }
 
 /// Records that attempts begin. None for those whose turn is lost.
-pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
+pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<BegunAttempt>>> {
     let agents: Vec<AgentId> = items.iter().map(|item| item.agent).collect();
     let turns: Vec<i32> = items.iter().map(|item| item.turn).collect();
     let ids: Vec<DeliveryId> = items.iter().map(|item| item.delivery).collect();
@@ -99,7 +99,7 @@ pub async fn begin(db: &Db, items: &[&Begin]) -> Result<Vec<Option<Begun>>> {
     for row in rows {
         let n = usize::try_from(row.get::<_, i64>("n") - 1).ok();
         if let Some(place) = n.and_then(|n| begun.get_mut(n)) {
-            *place = Some(Begun {
+            *place = Some(BegunAttempt {
                 attempt: row.get("attempt"),
                 updated_at: row.get("updated_at"),
                 is_deleted: row.get("is_deleted"),

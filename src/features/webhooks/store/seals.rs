@@ -74,7 +74,7 @@ pub async fn unreadable(db: &Db, after: AgentId) -> Result<Vec<UnderKey>> {
 }
 
 /// A webhook whose secrets are sealed anew.
-pub struct Resealed {
+pub struct ResealedSecret {
     pub before: UnderKey,
     pub secret: Vec<u8>,
     pub previous: Option<Vec<u8>>,
@@ -82,7 +82,7 @@ pub struct Resealed {
 
 /// Stores secrets that are sealed anew, unless they have changed. Rows that another transaction
 /// holds wait for the next run. Returns the number of rows.
-pub async fn replace(db: &Db, rows: &[Resealed]) -> Result<u64> {
+pub async fn replace(db: &Db, rows: &[ResealedSecret]) -> Result<u64> {
     if rows.is_empty() {
         return Ok(0);
     }

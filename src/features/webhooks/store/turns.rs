@@ -181,7 +181,7 @@ pub async fn reload(db: &Db, agent: AgentId) -> Result<Option<EndpointRow>> {
 
 /// The agents that [`wake`] has found.
 #[derive(Default)]
-pub struct Woken {
+pub struct WokenTurns {
     /// Whether any turn is now due.
     pub any_due: bool,
     /// Agents whose turn another statement holds; its worker reads on.
@@ -191,7 +191,7 @@ pub struct Woken {
 /// Makes the turns of agents with new events due; `offline` have no socket any more. Agents
 /// without an open turn are left out. Rows that are due already are not touched, so a
 /// burst of events costs a write at most.
-pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<Woken> {
+pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<WokenTurns> {
     let client = db.write().await?;
     let rows = client
         .query(
@@ -212,7 +212,7 @@ pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<Wo
             &[&agents, &offline],
         )
         .await?;
-    let mut woken = Woken::default();
+    let mut woken = WokenTurns::default();
     for row in rows {
         if row.get("is_leased") {
             woken.held.push(row.get("agent_id"));
@@ -373,7 +373,7 @@ pub async fn holds(tx: &Tx, agent: AgentId, turn: i32) -> Result<bool> {
 const MAX_SWEPT_ENTRIES: i64 = 10_000;
 
 /// The agents that a piece of the sweep has woken.
-pub struct Swept {
+pub struct SweepResult {
     pub late: u64,
     /// Whether more entries wait.
     pub is_more: bool,
@@ -382,7 +382,7 @@ pub struct Swept {
 /// Wakes agents whose wake-up was lost: those with events since the last sweep, less ten seconds for
 /// commits that were late. A piece has a bound and is committed by itself, so that after an outage
 /// the sweep moves on however much there is.
-pub async fn sweep(db: &Db) -> Result<Swept> {
+pub async fn sweep(db: &Db) -> Result<SweepResult> {
     let client = db.write().await?;
     let row = client
         .query_one(
@@ -414,7 +414,7 @@ pub async fn sweep(db: &Db) -> Result<Swept> {
             &[&MAX_SWEPT_ENTRIES],
         )
         .await?;
-    Ok(Swept {
+    Ok(SweepResult {
         late: row.get::<_, i64>("late").unsigned_abs(),
         is_more: row.get("is_more"),
     })

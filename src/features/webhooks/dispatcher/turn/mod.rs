@@ -22,8 +22,8 @@ use super::{
         deliveries::DeliveryRow,
         turns::{self, Claim, Release, Traces},
     },
-    Shared,
-    attempt::{Attempted, Context, End, Endpoint},
+    SharedParts,
+    attempt::{Context, End, Endpoint, FinishedAttempt},
     lanes::Lanes,
     settle::{self, Standing},
     window::Window,
@@ -54,7 +54,7 @@ pub struct Turn {
     pub(super) standing: Arc<Mutex<Standing>>,
     woken: Arc<Notify>,
     lanes: Lanes,
-    calls: FuturesUnordered<BoxFuture<'static, Attempted>>,
+    calls: FuturesUnordered<BoxFuture<'static, FinishedAttempt>>,
     /// The deliveries of the log that are still open, by their events' numbers.
     logged: HashMap<i64, DeliveryRow>,
     /// The log may have open deliveries that this turn has not loaded.
@@ -89,7 +89,7 @@ enum Stop {
 
 impl Turn {
     /// A turn out of its claim. None if its secret cannot be opened.
-    pub fn new(shared: Arc<Shared>, claim: &Claim, woken: Arc<Notify>) -> Option<Self> {
+    pub fn new(shared: Arc<SharedParts>, claim: &Claim, woken: Arc<Notify>) -> Option<Self> {
         let endpoint = Endpoint::open(claim.agent, &claim.endpoint, &shared.seal)?;
         let window = Window::parse(claim.acked, &claim.done);
         let read_to = window.acked();
@@ -236,8 +236,8 @@ impl Turn {
     }
 
     /// Handles the end of an attempt, which is recorded already.
-    fn settle(&mut self, attempted: Attempted) {
-        let Attempted { lane, item, end } = attempted;
+    fn settle(&mut self, attempted: FinishedAttempt) {
+        let FinishedAttempt { lane, item, end } = attempted;
         let until = self.now() + CROWDED_WAIT;
         match end {
             End::Finished { acked } => {

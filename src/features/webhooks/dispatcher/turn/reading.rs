@@ -13,8 +13,8 @@ use super::{
             rules::MAX_ATTEMPTS,
             store::deliveries::{self, DeliveryRow},
         },
-        Shared,
-        lanes::{HeldBytes, Item, Lane, Logged},
+        SharedParts,
+        lanes::{HeldBytes, Item, Lane, LoggedDelivery},
         settle,
     },
     Stop, Turn,
@@ -108,7 +108,7 @@ impl Turn {
             {
                 return Ok(());
             }
-            let Shared { inbox, buffers, .. } = &*self.context.shared;
+            let SharedParts { inbox, buffers, .. } = &*self.context.shared;
             let agent = self.context.agent.into();
             let page = inbox
                 .read_page(agent, self.read_to, room, TURN_PAGE_BYTES as i64)
@@ -163,7 +163,7 @@ impl Turn {
     }
 }
 
-fn logged(row: &DeliveryRow, now: DateTime<Utc>) -> Logged {
+fn logged(row: &DeliveryRow, now: DateTime<Utc>) -> LoggedDelivery {
     let finished = i32::try_from(row.log.len()).unwrap_or(i32::MAX);
     let interrupted = (finished + 1..=row.attempts).map(|n| {
         json(&DeliveryAttempt {
@@ -178,7 +178,7 @@ fn logged(row: &DeliveryRow, now: DateTime<Utc>) -> Logged {
     let succeeded = row.log.iter().any(|entry| {
         serde_json::from_str::<DeliveryAttempt>(entry).is_ok_and(|entry| entry.error.is_none())
     });
-    Logged {
+    LoggedDelivery {
         id: row.id,
         interrupted: interrupted.collect(),
         succeeded,
