@@ -12,7 +12,7 @@ mod delivery;
 mod egress;
 mod faults;
 mod files;
-mod house;
 mod limits;
+mod repository;
 mod support;
 mod webhooks;

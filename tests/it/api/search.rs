@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::{
-    house::sources::statements,
+    repository::sources::statements,
     support::{Caller, TestNode, User, connect, db, nodes_with, psql, ulid},
 };
 

@@ -161,7 +161,10 @@ const KEPT: [(&str, &str); 22] = [
     ("block", "until the user ends it"),
     ("conversation", "lives with its members"),
     ("group_key", "members verify and read their history"),
-    ("key_backup", "goes by rules of its own (`house::grants`)"),
+    (
+        "key_backup",
+        "goes by rules of its own (`repository::grants`)",
+    ),
     ("key_backup_erasure", "until `blindpipe erase` has run"),
     ("member", "until the member leaves"),
     (

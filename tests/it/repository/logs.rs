@@ -165,7 +165,7 @@ fn a_process_that_panics() {
 fn a_panic_is_a_line_of_json_without_what_it_quotes() {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args([
-            "house::logs::a_process_that_panics",
+            "repository::logs::a_process_that_panics",
             "--exact",
             "--nocapture",
         ])
