@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test test-full check fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load autobahn measure clean-dev toolchain
+.PHONY: help run test test-full check fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load compare autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -157,6 +157,9 @@ test-dist: ## install what is in dist/ into empty places, and follow docs/instal
 load: toolchain ## measure a cluster of its own, optimised (ARGS go to the load generator; ARGS=--help)
 	@$(CARGO) build --locked --workspace --release --bins
 	@exec $(TARGET)/release/loadtest --start $(TARGET)/release/devcluster $(ARGS)
+
+compare: toolchain ## measure this tree beside a commit, optimised and in turns (BASE=commit; ARGS: scenarios and options)
+	@CARGO=$(CARGO) TARGET=$(TARGET) scripts/compare $(BASE) $(ARGS)
 
 autobahn: toolchain ## the WebSocket suite of the Autobahn project against the sockets' code (fetched the first time; half a minute)
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo

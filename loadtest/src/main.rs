@@ -11,6 +11,7 @@
 
 mod baseline;
 mod cluster;
+mod compare;
 mod cpu;
 mod crowd;
 mod delivery;
@@ -36,7 +37,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Parser;
 
 use self::{
-    baseline::Baseline, cluster::Cluster, launch::Launched, report::say, scenarios::Scenario,
+    baseline::Baseline, cluster::Cluster, compare::Comparison, launch::Launched, report::say,
+    scenarios::Scenario,
 };
 
 /// An error that prevents a measurement.
@@ -45,7 +47,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it
-/// does.
+/// does. `loadtest compare OLD NEW SCENARIO` measures two sets of programs in turns.
 #[derive(Parser)]
 pub struct Options {
     /// Scenarios to run, in this order [default: those without thousands of sockets]
@@ -132,11 +134,21 @@ fn main() -> ExitCode {
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .ok();
+    let mut arguments = std::env::args_os();
+    if arguments.nth(1).is_some_and(|first| first == "compare") {
+        let program = ["loadtest compare".into()];
+        let comparison = Comparison::parse_from(program.into_iter().chain(arguments));
+        return ended(comparison.run());
+    }
     let options = Options::parse();
     let runtime = options.baseline.runtime();
     let outcome = runtime
         .map_err(Failure::from)
         .and_then(|runtime| runtime.block_on(until_interrupted(&options)));
+    ended(outcome)
+}
+
+fn ended(outcome: Result<bool>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -169,7 +169,8 @@ fn command() -> String {
     format!("loadtest {}", arguments.join(" "))
 }
 
-fn print(rows: &[Vec<String>]) {
+/// Prints rows in columns. The first is the heading.
+pub fn print(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
