@@ -10,8 +10,8 @@ use super::{
     until_unreachable,
 };
 use crate::support::{
-    Agent, Call, ProcessNode, Receiver, Reply, TestNode, User, connect, crowd, nodes, nodes_with,
-    private_redis, psql, services,
+    Agent, Call, ProcessNode, Receiver, Reply, TestNode, User, blocked, connect, crowd, nodes,
+    nodes_with, private_redis, psql, services, spawn,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,6 +228,36 @@ async fn the_sweep_of_lost_wake_ups_goes_on_piece_by_piece() {
     psql(database, &set(true)).await;
     receiver.receives(3).await;
     assert_eq!(deliveries(&alice, &agent, "").await.len(), 3);
+}
+
+/// A node that ends while Postgres is slow: it has a wake-up to write, and noted another meanwhile.
+/// Without these, the events would wait for the sweep.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_writes_the_wake_ups_that_it_has_noted() {
+    let [worker] = nodes_with(&[BUSY]).await;
+    let (alice, first, _, to_first) = talking(&worker).await;
+    let (bob, _, _, to_second) = talking(&worker).await;
+    let world = worker.world.clone();
+    let sender = world.node_with(&[("WEBHOOK_WORKER", "false")]).await;
+    let [alice, bob] = [alice.on(&sender), bob.on(&sender)];
+    worker.drain().await;
+    let mut client = connect(&world.database).await;
+    let lock = client.transaction().await.expect("begun");
+    let agent = first.id.parse::<ulid::Ulid>().expect("an id");
+    let held = "select 1 from webhook_turn where agent_id = $1 for update";
+    let agent = uuid::Uuid::from(agent);
+    lock.execute(held, &[&agent]).await.expect("locked");
+    alice.say(&to_first, "one").await.expect(201);
+    blocked(&lock, 1).await;
+    bob.say(&to_second, "one").await.expect(201);
+    let drained = spawn(sender.drain());
+    // A drain with no call under way comes to its tasks at once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    lock.rollback().await.expect("released");
+    drained.await.expect("no panic");
+    let due = "select count(*) from webhook_turn where due_at is not null";
+    let due = client.query_one(due, &[]).await.expect("a count");
+    assert_eq!(due.get::<_, i64>(0), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
