@@ -134,17 +134,22 @@ async fn a_hundred_slow_sockets_over_a_backlog_cost_a_hundred_megabytes_at_most(
     assert!(grown > 1, "nothing was held: {grown} MB");
 }
 
-/// The longest of many quick requests but one in a hundred, in seconds.
-async fn p99(node: &ProcessNode, user: &User) -> f64 {
-    let caller = user.caller.at(&node.base);
-    let mut times = Vec::new();
+/// The longest of many quick requests but one in a hundred, in seconds, at two nodes. They are asked
+/// in turns, so that what else the machine does slows both.
+async fn p99s(nodes: [&ProcessNode; 2], user: &User) -> [f64; 2] {
+    let callers = nodes.map(|node| user.caller.at(&node.base));
+    let mut times = [Vec::new(), Vec::new()];
     for _ in 0..100 {
-        let started = Instant::now();
-        caller.get("/users/me").await.expect(200);
-        times.push(started.elapsed().as_secs_f64());
+        for (caller, times) in callers.iter().zip(&mut times) {
+            let started = Instant::now();
+            caller.get("/users/me").await.expect(200);
+            times.push(started.elapsed().as_secs_f64());
+        }
     }
-    times.sort_by(f64::total_cmp);
-    times[98]
+    times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[98]
+    })
 }
 
 async fn ended(mut stream: TcpStream) -> bool {
@@ -161,9 +166,11 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
     let tls = Tls::new();
     let small = [("MAX_BUFFER_MB", "16"), ("CONNECTION_IDLE_SECONDS", "12")];
     let with_tls = [&tls.settings()[..], &small].concat();
-    let [plain, encrypted] = [
+    // Nobody but Bob calls the third.
+    let [plain, encrypted, quiet] = [
         ProcessNode::start_with(&a, &small).await,
         ProcessNode::start_with(&a, &with_tls).await,
+        ProcessNode::start_with(&a, &small).await,
     ];
     let readers = join_all((0..4).map(|n| Reader::new(&a, ["u", "v", "w", "x"][n]))).await;
     let bob = a.user("bob").await;
@@ -173,7 +180,6 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
         caller.get(reader.path()).await.expect(200);
     }
     let before = [plain.resident(), encrypted.resident()];
-    let quiet = p99(&plain, &bob).await;
 
     let each = |n: usize| readers.iter().cycle().take(n);
     let sockets = join_all(each(36).map(|reader| reader.over_socket(&plain.base))).await;
@@ -185,7 +191,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
     }
     // Real time: the deadlines are the transport's. First the node answers what it was asked.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let busy = p99(&plain, &bob).await;
+    let [busy, calm] = p99s([&plain, &quiet], &bob).await;
     let mut most = [0, 0];
     for _ in 0..22 {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -199,7 +205,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
         let grown = most.saturating_sub(before) / MB;
         assert!(grown < 160, "{grown} MB");
     }
-    assert!(busy < (3.0 * quiet).max(0.25), "{busy} after {quiet}");
+    assert!(busy < (3.0 * calm).max(0.25), "{busy} beside {calm}");
 
     for mut h2 in http2 {
         assert!(h2.closes_within(Duration::from_secs(10)).await);

@@ -243,9 +243,8 @@ async fn a_drain_writes_the_wake_ups_that_it_has_noted() {
     worker.drain().await;
     let mut client = connect(&world.database).await;
     let lock = client.transaction().await.expect("begun");
-    let agent = first.id.parse::<ulid::Ulid>().expect("an id");
+    let agent = first.id.parse::<uuid::Uuid>().expect("an id");
     let held = "select 1 from webhook_turn where agent_id = $1 for update";
-    let agent = uuid::Uuid::from(agent);
     lock.execute(held, &[&agent]).await.expect("locked");
     alice.say(&to_first, "one").await.expect(201);
     blocked(&lock, 1).await;
