@@ -196,7 +196,10 @@ fn collect(path: &str, value: &Value, figures: &mut Figures) {
         }
         Value::Array(values) => {
             for (n, value) in values.iter().enumerate() {
-                collect(&below(&n.to_string()), value, figures);
+                // The place of a phase says nothing to a reader.
+                let place = n.to_string();
+                let name = value["phase"].as_str().unwrap_or(&place);
+                collect(&below(name), value, figures);
             }
         }
         Value::Object(values) => {
@@ -223,7 +226,7 @@ mod tests {
     fn report(sends: f64) -> Figures {
         figures(&json!({
             "ratios": [{ "what": "ours / theirs", "value": sends / 10.0 }],
-            "details": { "phases": [{ "sends": sends, "name": "alone" }] },
+            "details": { "found": [{ "sends": sends, "phase": "alone" }] },
         }))
     }
 
@@ -233,8 +236,8 @@ mod tests {
         let rounds = [[report(100.0), report(110.0)], [report(50.0), report(60.0)]];
         let lines = compared(&rounds);
         let names: Vec<&str> = lines.iter().map(|line| line.name.as_str()).collect();
-        assert_eq!(names, ["ours / theirs", "phases.0.sends"]);
-        let Line { medians, ratio, .. } = &lines[1];
+        assert_eq!(names, ["found.alone.sends", "ours / theirs"]);
+        let Line { medians, ratio, .. } = &lines[0];
         assert_eq!(medians, &[75.0, 85.0]);
         assert_eq!(
             ratio.map(|ratio| (ratio * 100.0).round()),
