@@ -15,7 +15,7 @@ pub use self::{
     audience::Audience,
     marks::{ReadMarks, tell_forgotten_marks},
     store::{
-        AgentPlace, AskedUser, MembershipScope, Place, add_member, asked_user, begin_epoch,
+        AgentMembership, AskedUser, MembershipScope, Place, add_member, asked_user, begin_epoch,
         is_admin, kind, leave_next, lock, member, members, place_agent, recipients, remove_member,
         renew_agent, require_rotation, require_rotation_of, set_role, touch, updated,
     },

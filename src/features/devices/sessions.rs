@@ -10,7 +10,7 @@ use crate::{
     work::Tx,
 };
 
-/// What goes by age, a batch of `$1` rows each: sessions that ended 30 days ago, and devices that
+/// Statements that delete by age, a batch of `$1` rows each: sessions that ended 30 days ago, and devices that
 /// never got a name. Locked rows are skipped.
 pub const FORGET: [&str; 2] = [
     "-- devices.forget_sessions

@@ -14,7 +14,7 @@ use crate::{
     events::Event,
     features::{
         agents, blocks,
-        conversations::{self, AgentPlace, Member, Place},
+        conversations::{self, AgentMembership, Member, Place},
         relations,
     },
     ids::{AgentId, ConversationId, InstanceId, Principal, RelationId, SessionId, UserId},
@@ -242,7 +242,7 @@ async fn sees_all(tx: &Tx, group: ConversationId, agent: AgentId) -> Result<bool
     Ok(row.is_some())
 }
 
-/// Changes the place of an agent that is a member; none if it is not. An agent whose relation has
+/// Changes the membership of an agent; none if it is not. An agent whose relation has
 /// ended returns under the caller's relation. It sees only later messages. An agent whose
 /// visibility is widened sees only the earlier ones that name it. Either is the session's work.
 async fn renew_agent(
@@ -252,7 +252,7 @@ async fn renew_agent(
     (visibility, relation, session): (Visibility, RelationId, SessionId),
     is_keyed: bool,
 ) -> Result<Option<AgentInstance>> {
-    let place = AgentPlace {
+    let place = AgentMembership {
         visibility,
         relation,
         session,

@@ -19,7 +19,7 @@ pub use self::{
     marks::{ReadMark, conversations_with_untold_marks, read_up_to, tell_marks},
     open::{NewGroup, OpenedConversation, exists, open_agent, open_direct, open_group},
     read::{page, view},
-    roles::{AgentPlace, place_agent, renew_agent, set_role},
+    roles::{AgentMembership, place_agent, renew_agent, set_role},
 };
 use super::{Conversation, Member};
 use crate::{

@@ -47,20 +47,20 @@ pub async fn place_agent(
     Ok(())
 }
 
-/// What an agent is to see, under which relation, and the session that says so.
-pub struct AgentPlace {
+/// The visibility of an agent, its relation, and the session that sets it.
+pub struct AgentMembership {
     pub visibility: Visibility,
     pub relation: RelationId,
     pub session: SessionId,
 }
 
-/// Changes the place of an agent that is a member; none if it is not. Returns its instance, and
+/// Changes the membership of an agent; none if it is not. Returns its instance, and
 /// whether its visibility or its relation is another one now.
 pub async fn renew_agent(
     tx: &Tx,
     id: ConversationId,
     agent: AgentId,
-    place: &AgentPlace,
+    place: &AgentMembership,
 ) -> Result<Option<(InstanceId, bool)>> {
     let row = tx
         .query_opt(
