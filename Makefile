@@ -59,7 +59,7 @@ build-tests: toolchain
 units: build-tests ## the tests of the Rust code, against real Postgres, Redis and a browser
 	@echo "== tests" && $(LINTED) test --locked --workspace --lib --bins --tests
 
-units-slow: build-tests ## the tests that take a minute or more
+units-slow: build-tests ## the longest tests, which are marked as ignored
 	@echo "== slow tests" && $(LINTED) test --locked --workspace --test it -- --ignored
 
 # The nodes of the clients' tests hash with the least work, as those of the server's tests do.
@@ -162,7 +162,7 @@ compare: toolchain ## measure this tree beside a commit, optimised and in turns 
 	@CARGO=$(CARGO) TARGET=$(TARGET) scripts/compare $(BASE) $(ARGS)
 
 autobahn: toolchain ## the WebSocket suite of the Autobahn project against the sockets' code (fetched the first time; half a minute)
-	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
+	@$(if $(RELEASE),$(CARGO),$(LINTED)) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
 	@exec $(TARGET)/$(BUILD)/devcluster autobahn
 
 measure: ## how long files and functions are, and the counts that may only shrink (SINCE=revision: its commits too)

@@ -72,7 +72,7 @@ async fn shift(a: &TestNode, known: &str, (what, path, pairs, body): Call) -> Sh
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
+#[ignore = "one of the longest; `make test-full` runs it"]
 async fn attack_01_known_and_unknown_addresses_look_alike() {
     let [a] = nodes_with(&[RAISED_LIMITS, FULL_HASHES]).await;
     let alice = a.user("alice").await;

@@ -191,7 +191,7 @@ fn judge(line: &Line, now: i64, all: &mut Vec<Delivery>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
+#[ignore = "one of the longest; `make test-full` runs it"]
 async fn bad_receivers_and_killed_workers_lose_nothing() {
     let authority = Authority::new();
     let folder = std::env::temp_dir().join(format!("blindpipe-ca-{}", crate::support::ulid()));

@@ -231,7 +231,7 @@ fn changing() -> Vec<Route> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
+#[ignore = "one of the longest; `make test-full` runs it"]
 async fn every_route_survives_a_pause_of_a_second_in_its_transaction() {
     let mut stage = Box::pin(Stage::new()).await;
     let phone = stage.owner.login(&stage.node, Some("phone")).await;

@@ -68,13 +68,11 @@ async fn switch_over(name: &'static str, end: fn(&mut PostgresServer)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn a_switch_over_of_postgres_loses_and_doubles_nothing() {
     switch_over("switch-over", PostgresServer::stop).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn a_crash_of_the_primary_loses_and_doubles_nothing() {
     switch_over("crash-over", PostgresServer::kill).await;
 }

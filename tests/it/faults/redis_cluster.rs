@@ -23,7 +23,6 @@ use crate::support::{
 const RAISED_LIMITS: &str = "agent_poll=11/10min,ws_connect=100000/s,user_message_send=1000/s";
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn everything_that_uses_redis_works_on_a_cluster() {
     let mut cluster = redis_cluster("whole").await;
     let url = cluster.url();

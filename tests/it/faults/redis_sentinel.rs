@@ -78,7 +78,7 @@ pub async fn limits_are_exact(nodes: &[TestNode; 2], alice: &User) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
+#[ignore = "one of the longest; `make test-full` runs it"]
 async fn a_failover_of_redis_by_its_sentinels_loses_nothing_and_is_followed() {
     let mut redis = redis_sentinels("failover").await;
     let url = redis.url();

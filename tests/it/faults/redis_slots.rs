@@ -8,7 +8,7 @@ use super::{
 use crate::support::{TestNode, nodes_with, redis_cluster};
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
+#[ignore = "one of the longest; `make test-full` runs it"]
 async fn moved_slots_and_a_lost_master_of_a_redis_cluster_lose_nothing() {
     let (mut cluster, replica) = {
         let cluster = redis_cluster("slots").await;

@@ -383,13 +383,11 @@ async fn roll(second: End, max_tries: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn a_rolling_restart_fails_no_request_and_loses_no_event() {
     assert_eq!(roll(End::InOrder, 1).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "takes a minute or more; `make test-full` runs it"]
 async fn a_node_killed_in_a_rolling_restart_costs_a_retry_and_loses_no_event() {
     assert!(roll(End::Killed, MAX_TRIES).await <= MAX_TRIES);
 }
