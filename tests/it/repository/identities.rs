@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::sources::{root, sources};
 
-/// The files that may name `Uuid`, and what it is there. The list only becomes shorter: a principal
+/// The files that may name `Uuid`, each with the meaning of its `Uuid`s. The list only becomes shorter: a principal
 /// is a `PrincipalId`, a credential a `CredentialId`, and a record has an id of its own kind.
 const BARE_IDS: [(&str, &str); 16] = [
     ("src/ids.rs", "the bits of a new id"),

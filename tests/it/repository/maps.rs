@@ -14,7 +14,7 @@ fn features() -> BTreeSet<String> {
         .collect()
 }
 
-/// What a text quotes with backticks.
+/// The words between backticks of a text.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
