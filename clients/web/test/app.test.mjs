@@ -11,6 +11,9 @@ const skip = program ? false : "no Chromium is here: `target/debug/devcluster fe
 let cluster;
 let browser;
 let stopAgent = async () => {};
+// The answer to the first message ends when the page has shown it live: the page is looked at twice a second only.
+const liveSeen = {};
+liveSeen.promise = new Promise((resolve) => (liveSeen.resolve = resolve));
 
 before(async () => {
   if (!program) return;
@@ -41,10 +44,9 @@ async function startAgent(owner) {
       return;
     }
     const stream = ctx.stream();
-    for (const word of ["One ", "two ", "**three**"]) {
-      await stream.write(word);
-      await new Promise((resolve) => setTimeout(resolve, 150));
-    }
+    await stream.write("One two ");
+    if (ctx.text === "hello") await liveSeen.promise;
+    await stream.write("**three**");
     await stream.end();
   });
   agent.onDecision("deploy", (ctx) => ctx.reply(`Decided: ${ctx.decision.outcome}`));
@@ -83,7 +85,8 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
   await t.test("an answer is seen while it is written, and stands as one message", async () => {
     await openAgent(page, cluster, agentId);
     await say(page, "hello");
-    await page.locator("article.live").waitFor();
+    await page.locator("article.live", { hasText: "One two" }).waitFor();
+    liveSeen.resolve();
     await page.locator("article.message:not(.live) strong", { hasText: "three" }).waitFor();
     assert.equal(await page.locator("article.live").count(), 0);
     await isAccessible(page, "conversation");
