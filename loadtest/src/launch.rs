@@ -45,12 +45,36 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Starts `program` (`devcluster`) in `dir` and waits until the cluster is up.
+    /// Starts `program` (`devcluster`) in `dir` and waits until the cluster is up. Programs of an
+    /// earlier commit may lack a limit, which is then left out.
     pub async fn start(program: &Path, dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
+        let mut raised = RAISED.to_vec();
+        loop {
+            let log = match Self::start_with(program, dir, &raised).await? {
+                Ok(launched) => return Ok(launched),
+                Err(log) => log,
+            };
+            let before = raised.len();
+            raised.retain(|limit| !log.contains(&format!("there is no limit \\\"{limit}\\\"")));
+            if raised.len() == before {
+                return Err(format!("the cluster did not come up:\n{log}").into());
+            }
+        }
+    }
+
+    /// Starts the cluster with these limits raised. The inner error is its log.
+    async fn start_with(
+        program: &Path,
+        dir: &Path,
+        raised: &[&str],
+    ) -> Result<std::result::Result<Self, String>> {
         let (cluster_file, log_file) = (dir.join("cluster.json"), dir.join("dev.log"));
         let log = fs::File::create(&log_file)?;
-        let limits = RAISED.map(|scope| format!("{scope}=1000000/s")).join(",");
+        let limits: Vec<String> = raised
+            .iter()
+            .map(|scope| format!("{scope}=1000000/s"))
+            .collect();
         // The kernel ends the cluster if this program is killed (util-linux). Without it, the next
         // start cleans up.
         let mut command = Command::new("setpriv");
@@ -60,7 +84,7 @@ impl Launched {
         command
             .args(["--no-demo", "--dir"])
             .arg(dir)
-            .env("LIMIT_OVERRIDES", limits)
+            .env("LIMIT_OVERRIDES", limits.join(","))
             // The scenario of webhooks starts a worker of its own.
             .env("WEBHOOK_WORKER", "false")
             .process_group(0);
@@ -79,8 +103,7 @@ impl Launched {
         while !launched.is_up() {
             let ended = launched.child.try_wait()?;
             if ended.is_some() || began.elapsed() > TIMEOUT {
-                let log = fs::read_to_string(&log_file).unwrap_or_default();
-                return Err(format!("the cluster did not come up ({ended:?}):\n{log}").into());
+                return Ok(Err(fs::read_to_string(&log_file).unwrap_or_default()));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -89,7 +112,7 @@ impl Launched {
             dir.display(),
             began.elapsed().as_secs_f64()
         ));
-        Ok(launched)
+        Ok(Ok(launched))
     }
 
     /// Whether the cluster is up. A file of an earlier cluster does not count.
