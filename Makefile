@@ -1,8 +1,10 @@
 # The targets of a developer. They need a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
 
 .DEFAULT_GOAL := help
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
-.PHONY: help run test test-full check fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load compare autobahn measure clean-dev toolchain
+endif
+.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load compare autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -30,7 +32,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster --bin bp
 	@APP_DIR="$${APP_DIR-$(abspath $(wildcard clients/web/dist))}" exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
-test: fmt-check units clients helm deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
+test: fmt-check units clients-and-chart deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
 	@echo && echo "All checks passed."
 
 test-full: test units-slow docs autobahn conformance ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis
@@ -64,6 +66,10 @@ units-slow: build-tests ## the longest tests, which are marked as ignored
 
 # The nodes of the clients' tests hash with the least work, as those of the server's tests do.
 clients-typescript clients-web clients-python: export QUICK_HASHES := true
+
+# Python's tests and the chart's wait for most of their time, so they run beside TypeScript's. Each prints when it ends.
+clients-and-chart:
+	@$(MAKE) -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) SIDE_BY_SIDE=1 clients helm
 
 clients: clients-typescript clients-web clients-python ## the tests of the clients in other languages, where these are found
 
