@@ -37,6 +37,8 @@ pub struct Delivery {
     pub recipient: Principal,
     /// The event's number there.
     pub seq: i64,
+    /// Whether webhooks deliver from the inbox: a turn is open in the statement's snapshot.
+    pub has_webhook: bool,
 }
 
 impl Delivery {

@@ -230,6 +230,7 @@ impl Nodes {
             .map(|row| Delivery {
                 recipient: Principal::User(row.get(0)),
                 seq: row.get(1),
+                has_webhook: false,
             })
             .collect();
         let awaited = self.ear.arrived.load(Ordering::Relaxed) + deliveries.len() as u64;

@@ -61,8 +61,11 @@ pub async fn append_all(
                 select principal_id, head_seq + cardinality(ids), cardinality(ids), ids from held
             )
             select app_now() as created_at, null::uuid as principal_id, null as kind, null::bigint as head_seq,
-                null::int4[] as ns
-            union all select null, principal_id, kind, head_seq, ns from held",
+                null::int4[] as ns, null::bool as has_webhook
+            union all
+            select null, principal_id, kind, head_seq, ns, case when kind = 'agent' then exists (
+                select from webhook_turn t where t.agent_id = principal_id and t.is_open) end
+            from held",
             &[
                 &ids,
                 &kinds,
@@ -89,11 +92,17 @@ pub async fn append_all(
         };
         let recipient = Principal::from_row(kind, row.get("principal_id"));
         let head: i64 = row.get("head_seq");
+        let has_webhook = row.get::<_, Option<bool>>("has_webhook") == Some(true);
         for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>("ns")) {
             let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
+            let delivery = Delivery {
+                recipient,
+                seq,
+                has_webhook,
+            };
             event
                 .into_iter()
-                .for_each(|(_, deliveries)| deliveries.push(Delivery { recipient, seq }));
+                .for_each(|(_, deliveries)| deliveries.push(delivery));
         }
     }
     Ok(told)

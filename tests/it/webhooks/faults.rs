@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    BUSY, FAST, deliveries, put, registered, talking, until_caught_up, until_logged,
-    until_unreachable,
+    BUSY, FAST, blocked_wake_up, deliveries, put, registered, talking, until_caught_up,
+    until_logged, until_unreachable,
 };
 use crate::support::{
     Agent, Call, ProcessNode, Receiver, Reply, TestNode, User, blocked, connect, crowd, nodes,
@@ -81,13 +81,9 @@ async fn a_wake_up_that_is_lost_during_a_turn_is_made_up_for() {
         .await
         .expect(201);
     let admin = connect(&services().postgres.admin_url()).await;
-    let find = "select pid from pg_stat_activity
-        where query like '%webhooks.wake%' and wait_event_type = 'Lock' and datname = $1";
-    let (_, name) = database.rsplit_once('/').expect("a database");
     let pid = loop {
-        let rows = admin.query(find, &[&name]).await.expect("rows");
-        if let Some(row) = rows.first() {
-            break row.get::<_, i32>("pid");
+        if let Some(pid) = blocked_wake_up(&admin, database).await {
+            break pid;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     };

@@ -103,3 +103,12 @@ async fn until_unreachable(by: &User, agent: &Agent) {
     let holds = |now: &Value| now["state"] == "unreachable";
     until(by, agent, "unreachable", holds).await;
 }
+
+/// The backend of a wake-up in `database` that waits for a lock.
+async fn blocked_wake_up(admin: &tokio_postgres::Client, database: &str) -> Option<i32> {
+    let find = "select pid from pg_stat_activity
+        where query like '%webhooks.wake%' and wait_event_type = 'Lock' and datname = $1";
+    let (_, name) = database.rsplit_once('/').expect("a database");
+    let rows = admin.query(find, &[&name]).await.expect("rows");
+    rows.first().map(|row| row.get("pid"))
+}

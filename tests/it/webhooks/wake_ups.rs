@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use fred::interfaces::{KeysInterface, SortedSetsInterface};
 use uuid::Uuid;
 
-use super::{BUSY, talking};
+use super::{BUSY, blocked_wake_up, talking, until_caught_up};
 use crate::support::{
-    ProcessNode, Receiver, TestNode, User, Wire, World, directory_entry, nodes_with, redis_client,
+    ProcessNode, Receiver, TestNode, User, Wire, World, connect, directory_entry, nodes_with,
+    redis_client, services,
 };
 
 const MESSAGES: usize = 10;
@@ -103,4 +104,30 @@ async fn a_node_that_does_not_deliver_is_told_nothing() {
     let _idle = a.world.node_with(&no_worker).await;
     let (alice, _agent, receiver, conversation) = talking(&a).await;
     Box::pin(assert_told(&other, &alice, &conversation, &receiver, 2, 4)).await;
+}
+
+/// A wake-up is a transaction of its own. A send to an agent without a webhook goes without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_to_an_agent_without_a_webhook_makes_no_wake_up() {
+    let [node] = nodes_with(&[BUSY]).await;
+    let (alice, agent, receiver, conversation) = talking(&node).await;
+    let pulling = node.agent(&alice, "puller").await;
+    let pulled = alice.talk_to(&pulling).await;
+    until_caught_up(&alice, &agent).await;
+    let database = &node.world.database;
+    let admin = connect(&services().postgres.admin_url()).await;
+    let mut client = connect(database).await;
+    let lock = client.transaction().await.expect("begun");
+    let held = "lock table webhook_turn in exclusive mode";
+    lock.batch_execute(held).await.expect("locked");
+    for n in 0..MESSAGES {
+        alice.say(&pulled, &n.to_string()).await.expect(201);
+    }
+    assert_eq!(blocked_wake_up(&admin, database).await, None);
+    alice.say(&conversation, "one").await.expect(201);
+    while blocked_wake_up(&admin, database).await.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    lock.rollback().await.expect("released");
+    receiver.receives(3).await;
 }

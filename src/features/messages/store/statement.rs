@@ -17,7 +17,8 @@
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
 //! - `user` or `agent`, for each inbox: `principal_id` of its owner, its head as `seq`, and the
-//!   items as `ns`, of which the last has that number.
+//!   items as `ns`, of which the last has that number. `has_webhook` says of an agent whether
+//!   webhooks deliver from there. A send to any other costs no second transaction.
 //!
 //! Credentials are read in the statement's snapshot, before it waits for locks. A statement that
 //! took more than 10 ms reads them again at its end and fails if one has ended meanwhile.
@@ -189,14 +190,17 @@ with item as (
         case when not is_run then array(select $2[n] from unnest(ns) n) end, case when not is_run then seqs end
     from heads
 )
-select 'stored' as kind, n, seq, app_now() as created_at, hop, device_id, null::uuid as principal_id, null::int4[] as ns
+select 'stored' as kind, n, seq, app_now() as created_at, hop, device_id, null::uuid as principal_id, null::int4[] as ns,
+    null::bool as has_webhook
 from good
 union all
-select verdict, n, null, null, null, null, null, null from judged where verdict is not null
+select verdict, n, null, null, null, null, null, null, null from judged where verdict is not null
 union all
-select kind, null, head_seq, null, null, null, principal_id, ns from heads
+select kind, null, head_seq, null, null, null, principal_id, ns, case when kind = 'agent' then exists (
+    select from webhook_turn t where t.agent_id = principal_id and t.is_open) end
+from heads
 union all -- after the locks: this one has no row, and fails for a credential that has ended meanwhile
-select 'ended', null, null, null, null, null, null, null
+select 'ended', null, null, null, null, null, null, null, null
 where case when clock_timestamp() > statement_timestamp() + interval '10 milliseconds' then
     not require_live(array(select ($4::uuid[])[n] from good), array(select ($5::uuid[])[n] from good)) end";
 
@@ -380,9 +384,14 @@ pub fn decode(batch: &[PendingSend], rows: &[Row]) -> Vec<Decision> {
         let recipient = Principal::from_row(row.get("kind"), row.get("principal_id"));
         let head: i64 = row.get("seq");
         let items: Vec<i32> = row.get("ns");
+        let has_webhook = row.get::<_, Option<bool>>("has_webhook") == Some(true);
         for (seq, n) in (0..=head).rev().zip(items.into_iter().rev()) {
             if let Some(Decision::Stored(stored)) = position(n).and_then(|n| decisions.get_mut(n)) {
-                stored.deliveries.push(Delivery { recipient, seq });
+                stored.deliveries.push(Delivery {
+                    recipient,
+                    seq,
+                    has_webhook,
+                });
             }
         }
     }

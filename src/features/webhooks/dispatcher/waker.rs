@@ -1,5 +1,8 @@
 //! Wake-ups: the agents whose inboxes have grown, from the commit to their turns. Every node writes
 //! them, whether it delivers or not. A lost one costs the time until the next sweep.
+//!
+//! The statement that stores an event also says whether its recipient has an open turn, so most
+//! events need no wake-up. A turn that opens beside that statement reads the inbox by itself.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,7 +16,7 @@ use crate::{
     delivery::Backplane,
     error::Result,
     ids::{AgentId, Principal},
-    inbox::AppendedEvent,
+    inbox::{AppendedEvent, Delivery},
     limits::slots::Slots,
     supervisor,
     telemetry::trace::TraceContext,
@@ -63,6 +66,16 @@ fn agent(principal: Principal) -> Option<AgentId> {
     }
 }
 
+/// The deliveries of events that webhooks are to make, each with its agent and the event's trace.
+fn to_webhooks(
+    events: &[AppendedEvent],
+) -> impl Iterator<Item = (AgentId, &Delivery, Option<TraceContext>)> {
+    events.iter().flat_map(|event| {
+        let deliveries = event.deliveries.iter().filter(|one| one.has_webhook);
+        deliveries.filter_map(|one| Some((agent(one.recipient)?, one, event.trace)))
+    })
+}
+
 impl Waker {
     /// Notes agents with something to do.
     pub fn note(&self, agents: impl Iterator<Item = AgentId>) {
@@ -73,18 +86,15 @@ impl Waker {
         }
     }
 
-    /// Notes the agents that events went to, and the traces of these events.
+    /// Notes the agents whose webhooks have events, and the traces of these events.
     fn note_events(&self, events: &[AppendedEvent]) {
-        let deliveries = events.iter().flat_map(|event| &event.deliveries);
-        for event in events {
-            if let Some(trace) = event.trace {
-                let deliveries = event.deliveries.iter();
-                let traced = deliveries
-                    .filter_map(|delivery| Some((agent(delivery.recipient)?, delivery.seq, trace)));
-                self.noted.lock().traced.extend(traced);
-            }
+        let traced: Vec<_> = to_webhooks(events)
+            .filter_map(|(agent, delivery, trace)| Some((agent, delivery.seq, trace?)))
+            .collect();
+        if !traced.is_empty() {
+            self.noted.lock().traced.extend(traced);
         }
-        self.note(deliveries.filter_map(|delivery| agent(delivery.recipient)));
+        self.note(to_webhooks(events).map(|(agent, ..)| agent));
     }
 
     /// Notes agents with a socket less.
