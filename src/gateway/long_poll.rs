@@ -19,7 +19,7 @@ use crate::{
     http::{Query, RoomForPage},
     ids::Principal,
     inbox::{Bounds, Entry, Inbox, Reader, Start},
-    limits::quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
+    limits::quotas::{MAX_POLL_EVENTS, MAX_POLL_WAIT_SECONDS},
 };
 
 /// The query of a poll.
@@ -34,8 +34,8 @@ impl PollQuery {
     /// The cursor, the most events of an answer, and the seconds to wait for the first one.
     fn read(&self) -> Result<(Option<Cursor>, i64, u64)> {
         let limit = self.limit.unwrap_or(50);
-        if !(1..=MAX_PAGE_EVENTS).contains(&limit) {
-            return Err(Error::field("limit", "range", "must be from 1 to 100"));
+        if !(1..=MAX_POLL_EVENTS).contains(&limit) {
+            return Err(Error::field("limit", "range", "must be from 1 to 1000"));
         }
         let wait = self.wait.unwrap_or(0);
         if wait > MAX_POLL_WAIT_SECONDS {

@@ -25,7 +25,7 @@ use crate::{
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, Principal, PrincipalId, TokenId},
-    limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
+    limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS, MAX_POLL_EVENTS},
     metrics,
     telemetry::trace::{self, TraceContext},
 };
@@ -224,7 +224,7 @@ impl Inbox {
         limit: i64,
     ) -> Result<Option<Vec<Entry>>> {
         metrics::inbox_read();
-        let limit = limit.min(MAX_PAGE_EVENTS);
+        let limit = limit.min(MAX_POLL_EVENTS);
         loop {
             let polled = self.db.run("inbox.poll", async |tx| {
                 poll_once(tx, agent, after, limit).await

@@ -219,8 +219,10 @@ pub const MIN_BYTES_PER_SECOND: u64 = 16 * KB as u64;
 
 /// Longest wait of a poll.
 pub const MAX_POLL_WAIT_SECONDS: u64 = 25;
-/// Most events of a page.
+/// Most events of a page that is read for a socket or a webhook.
 pub const MAX_PAGE_EVENTS: i64 = 100;
+/// Most events of a poll's answer. An agent that polls 60 times a minute reads a thousand a second.
+pub const MAX_POLL_EVENTS: i64 = 1_000;
 /// Most bytes of a page. It ends early rather than grow past this, but a single larger event is a
 /// page of its own.
 pub const MAX_PAGE_BYTES: i64 = 4 * MB as i64;

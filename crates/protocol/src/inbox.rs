@@ -13,9 +13,9 @@ pub struct PollQuery {
     /// ack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<Cursor>,
-    /// The number of events of a page, 1 to 100; 50 if omitted.
+    /// The number of events of a page, 1 to 1,000; 50 if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100, default = 50))]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1_000, default = 50))]
     pub limit: Option<u32>,
     /// The wait for an event if there is none, 0 to 25 seconds.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     events::{self, Deletion, Message},
     ids::{ConversationId, EventId, MessageId, Principal, PrincipalId},
-    limits::quotas::MAX_PAGE_EVENTS,
+    limits::quotas::MAX_POLL_EVENTS,
 };
 
 pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
@@ -38,7 +38,7 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
 
 // The largest page is a literal in the statement. Without it Postgres would expect a tenth of the
 // inbox, and plan anew for each read.
-const _: () = assert!(MAX_PAGE_EVENTS == 100);
+const _: () = assert!(MAX_POLL_EVENTS == 1000);
 
 /// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
 /// page of its own.
@@ -68,10 +68,10 @@ pub async fn read(
                                coalesce(part.message_seq - part.events + n, part.message_seqs[n]) as message_seq
                         from (
                             select * from inbox_entry
-                            where principal_id = $1 and seq > $2 order by seq limit 100
+                            where principal_id = $1 and seq > $2 order by seq limit 1000
                         ) part cross join generate_series(1, part.events) n
                         where part.seq - part.events + n > $2
-                        order by 1 limit 100
+                        order by 1 limit 1000
                     ) largest order by seq limit $3
                 ) e
                 left join lateral (

@@ -23,7 +23,9 @@ import {
 } from "./webhook.js";
 
 const POLL_WAIT_S = 25;
-const POLL_PAGE_EVENTS = 100;
+const POLL_PAGE_EVENTS = 1_000;
+/** A page with fewer events has all that there were. One with more may have ended at its 4 MB. */
+const SHORT_PAGE_EVENTS = 100;
 /** A poll waits so long for the handlers of the one before it. Then it looks for other events. */
 const SETTLE_MS = 10_000;
 const WEBHOOK_DEADLINE_MS = 9_000;
@@ -136,7 +138,7 @@ export async function readByPoll(
   let failures = 0;
   const pause = (): Promise<void> =>
     sleep(reconnectJitter(failures++), signal).catch(() => {});
-  // Until a page is not full, its events may have been there before this run.
+  // Until a page is short, its events may have been there before this run.
   let looksBack = true;
   /** The cursors of events that come again, since an earlier one is still being handled. */
   const taken = new Set<string>();
@@ -148,7 +150,7 @@ export async function readByPoll(
       failures = 0;
       resyncs.settled();
       if (looksBack) inbox.replayedTo = page.data.at(-1)?.seq ?? inbox.replayedTo;
-      looksBack &&= page.data.length === POLL_PAGE_EVENTS;
+      looksBack &&= page.data.length >= SHORT_PAGE_EVENTS;
       // A page is 4 MB at most, and the next one is read when this one is handled.
       for (const event of page.data) {
         if (taken.has(event.cursor)) continue;

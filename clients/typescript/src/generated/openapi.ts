@@ -3938,7 +3938,7 @@ export interface components {
             cursor?: components["schemas"]["Cursor"] | null;
             /**
              * Format: int32
-             * @description The number of events of a page, 1 to 100; 50 if omitted.
+             * @description The number of events of a page, 1 to 1,000; 50 if omitted.
              * @default 50
              */
             limit: number | null;

@@ -156,7 +156,7 @@ async fn polls_and_sockets_are_the_same_reader() {
         "cursor=x",
         "cursor=",
         "limit=0",
-        "limit=101",
+        "limit=1001",
         "limit=x",
         "wait=26",
         "wait=-1",

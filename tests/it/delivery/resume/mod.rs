@@ -25,6 +25,69 @@ const RAISED_LIMITS: (&str, &str) = (
     "user_message_send=100000/s,agent_poll=100000/s,ws_connect=100000/s,ws_connect_ip=100000/s,auth_register_ip=100000/s",
 );
 
+/// The largest page of a poll, by the interface.
+const MAX_POLL_EVENTS: usize = 1_000;
+
+/// An agent that reads by polls alone keeps up with a thousand events a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_reads_a_thousand_events_and_the_access_log_has_them_all() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "reader").await;
+    let conversation = alice.talk_to(&agent).await;
+    let first = agent.poll("limit=1000").await.expect(200);
+    let mut cursor = first.body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
+    let texts: Vec<String> = (0..MAX_POLL_EVENTS + 50).map(|n| n.to_string()).collect();
+    for part in texts.chunks(50) {
+        let said = part.iter().map(|text| alice.say(&conversation, text));
+        for answer in futures_util::future::join_all(said).await {
+            answer.expect(201);
+        }
+    }
+    let reader = agent.on(&b);
+    let (mut sizes, mut seqs) = (Vec::new(), Vec::new());
+    while sizes.len() < 3 {
+        let page = reader
+            .poll(&format!("limit=1000&cursor={cursor}"))
+            .await
+            .expect(200)
+            .body;
+        let events = page["data"].as_array().expect("events").clone();
+        sizes.push(events.len());
+        seqs.extend(
+            events
+                .iter()
+                .map(|event| event["data"]["seq"].as_i64().expect("a number")),
+        );
+        page["next_cursor"]
+            .as_str()
+            .expect("a cursor")
+            .clone_into(&mut cursor);
+    }
+    assert_eq!(sizes, [MAX_POLL_EVENTS, 50, 0]);
+    assert!(
+        seqs.is_sorted_by(|one, next| one + 1 == *next),
+        "in order, each once"
+    );
+    let read = "select sum(items)::bigint from access_log where kind = 'poll' and conversation_id is not null";
+    let logged: i64 = connect(&a.world.database)
+        .await
+        .query_one(read, &[])
+        .await
+        .expect("a sum")
+        .get(0);
+    assert!(
+        logged >= seqs.len() as i64,
+        "{logged} of {} logged",
+        seqs.len()
+    );
+    let refused = agent.poll("limit=1001").await.expect(400);
+    assert_eq!(refused.body["error"]["code"], "VALIDATION_ERROR");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
     let [a, b] = nodes_with(&[RAISED_LIMITS, ("DATABASE_POOL_SIZE", "8")]).await;

@@ -20,7 +20,9 @@ from .parts import AgentParts
 _T = TypeVar("_T")
 
 POLL_WAIT_SECONDS: Final = 25
-MAX_POLL_EVENTS: Final = 100
+MAX_POLL_EVENTS: Final = 1_000
+# A page with fewer events has all that there were. One with more may have ended at its 4 MB.
+SHORT_PAGE_EVENTS: Final = 100
 SETTLE_SECONDS: Final = 10.0
 """A poll waits so long for the handlers of the one before it. Then it looks for other events."""
 
@@ -153,7 +155,7 @@ async def read_by_poll(
     resyncs = Resyncs()
     # The cursors of events that come again, since an earlier one is still being handled.
     taken: set[str] = set()
-    # Until a look finds no full page, what comes was there before this run.
+    # Until a page is short, what comes was there before this run.
     looks_back = True
     while not stopping.is_set():
         wait = 0 if looks_back else POLL_WAIT_SECONDS
@@ -180,7 +182,7 @@ async def read_by_poll(
         failures = resyncs.count = 0
         if looks_back and page.data:
             inbox.replayed_to = page.data[-1]["seq"]
-        looks_back = looks_back and len(page.data) == MAX_POLL_EVENTS
+        looks_back = looks_back and len(page.data) >= SHORT_PAGE_EVENTS
         for event in page.data:
             # A page is small, and the next one is asked for when this one is handled.
             if event["cursor"] not in taken:

@@ -28,7 +28,9 @@ use crate::{
 };
 
 const POLL_WAIT_SECONDS: u32 = 25;
-const MAX_POLL_EVENTS: usize = 100;
+const MAX_POLL_EVENTS: usize = 1_000;
+/// A page with fewer events has all that there were. One with more may have ended at its 4 MB.
+const SHORT_PAGE_EVENTS: usize = 100;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -253,7 +255,7 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
     let mut cursor: Option<Cursor> = None;
     let mut failures = 0;
     let resyncs = Resyncs::default();
-    // Until a page is not full, its events may have been there before this run.
+    // Until a page is short, its events may have been there before this run.
     let mut looks_back = true;
     while !stopping.is_cancelled() {
         let wait = if looks_back { 0 } else { POLL_WAIT_SECONDS };
@@ -272,7 +274,7 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
                 if let Some(last) = page.data.last().filter(|_| looks_back) {
                     inbox.replayed_to.store(last.seq, Ordering::Relaxed);
                 }
-                looks_back &= page.data.len() == MAX_POLL_EVENTS;
+                looks_back &= page.data.len() >= SHORT_PAGE_EVENTS;
                 page.data
                     .into_iter()
                     .for_each(|event| inbox.take(event, false));
