@@ -48,6 +48,10 @@ impl Comparison {
     /// Measures both sets. True if no message was lost, repeated or out of order.
     pub fn run(&self) -> Result<bool> {
         let mut sound = true;
+        for set in ["old", "new"] {
+            // The database of an earlier comparison may have a later schema than these programs.
+            fs::remove_dir_all(self.dir.join(set).join("postgres")).ok();
+        }
         for scenario in &self.scenarios {
             let (mut pairs, mut faults) = (Vec::new(), [0.0; 2]);
             for round in 1..=self.rounds {

@@ -24,18 +24,17 @@ pub struct Watch {
     redis: u32,
 }
 
-/// The resident memory of these processes, in KiB.
-pub fn resident(pids: &[u32]) -> Result<f64> {
-    let mut pages = 0.0;
+/// The anonymous resident memory of these processes, in KiB. The kernel drops and reads pages of
+/// files as it likes, so these do not count.
+pub fn anonymous(pids: &[u32]) -> Result<f64> {
+    let mut kib = 0.0;
     for pid in pids {
-        let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
-        pages += text
-            .split_whitespace()
-            .nth(1)
-            .unwrap_or_default()
-            .parse::<f64>()?;
+        let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let number = line.and_then(|line| line.split_whitespace().next());
+        kib += number.ok_or("no RssAnon in /proc")?.parse::<f64>()?;
     }
-    Ok(pages * rustix::param::page_size() as f64 / 1024.0)
+    Ok(kib)
 }
 
 /// Processor time used so far, in seconds.

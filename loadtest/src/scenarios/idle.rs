@@ -1,8 +1,11 @@
-//! `idle`: the cost of a socket that is authenticated, leased and silent: resident memory, and the
+//! `idle`: the cost of a socket that is authenticated, leased and silent: anonymous memory, and the
 //! processor time of connecting. A bare TCP connection and a bare axum WebSocket, each with a
 //! waiting task, are the comparison.
 
-use std::time::{Duration, Instant};
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -12,7 +15,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use crate::{
     Options, Result, baseline,
     cluster::{Cluster, Wire},
-    cpu::{Watch, resident},
+    cpu::{Watch, anonymous},
     crowd::{Crowd, Line},
     delivery::Faults,
     peers::{self, Peer},
@@ -22,6 +25,9 @@ use crate::{
 
 /// The number of concurrent connection attempts.
 const AT_ONCE: usize = 64;
+/// Sockets that come and go before anything is measured, so that what the first ones leave behind
+/// does not count.
+const WARMING: usize = 1_000;
 /// The wait until freed memory has returned to the system.
 const SETTLE: Duration = Duration::from_secs(6);
 /// The wait until the last connection has been accepted. The kernel completes its part before the
@@ -33,7 +39,7 @@ const ACCEPTED: Duration = Duration::from_millis(100);
 struct Found {
     who: &'static str,
     sockets: usize,
-    /// KiB of resident memory per socket.
+    /// KiB of anonymous resident memory per socket: the slope from half of the sockets to all.
     kib: f64,
     /// Connections per second.
     rate: f64,
@@ -162,25 +168,30 @@ async fn measure<L>(
     sockets: usize,
     connect: impl AsyncFn(usize) -> Result<L>,
 ) -> Result<Found> {
-    let open = async |count| -> Result<Vec<L>> {
-        stream::iter(0..count)
+    let open = async |some: Range<usize>| -> Result<Vec<L>> {
+        stream::iter(some)
             .map(async |n| connect(n).await)
             .buffered(AT_ONCE)
             .try_collect()
             .await
     };
-    drop(open(200.min(sockets)).await?);
+    drop(open(0..WARMING.min(sockets)).await?);
     tokio::time::sleep(SETTLE).await;
     let watch = Watch::alone(pids.clone());
-    let (memory, used, began) = (resident(&pids)?, watch.now(), Instant::now());
-    let held = open(sockets).await?;
-    let rate = sockets as f64 / began.elapsed().as_secs_f64();
+    let half = sockets / 2;
+    let (used, began) = (watch.now(), Instant::now());
+    let first = open(0..half).await?;
+    let paused = Instant::now();
+    tokio::time::sleep(SETTLE).await;
+    let (memory, pause) = (anonymous(&pids)?, paused.elapsed());
+    let second = open(half..sockets).await?;
+    let rate = sockets as f64 / (began.elapsed() - pause).as_secs_f64();
     tokio::time::sleep(ACCEPTED).await;
     let used = watch.now().since(&used);
     say(format!("idle: {sockets} are up ({who})"));
     tokio::time::sleep(SETTLE).await;
-    let kib = (resident(&pids)? - memory) / sockets as f64;
-    drop(held);
+    let kib = (anonymous(&pids)? - memory) / (sockets - half) as f64;
+    drop((first, second));
     Ok(Found {
         who,
         sockets,

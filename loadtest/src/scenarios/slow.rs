@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use crate::{
     Options, Result,
     cluster::Cluster,
-    cpu::resident,
+    cpu::anonymous,
     crowd::{Crowd, Line, event},
     delivery::Faults,
     plain::Plain,
@@ -156,7 +156,7 @@ async fn round(
                 sleepers.push(line);
             }
         }
-        let (memory, before) = (resident(&pids)?, counters(nodes).await?);
+        let (memory, before) = (anonymous(&pids)?, counters(nodes).await?);
         heard.borrow_mut().each = Some(Latencies::new());
         let until = Instant::now() + Duration::from_secs(options.seconds.max(12));
         let mut turn = 0;
@@ -197,7 +197,7 @@ async fn round(
         found.push(Found {
             phase,
             receive: each.quantiles(),
-            grown: (resident(&pids)? - memory) / 1024.0,
+            grown: (anonymous(&pids)? - memory) / 1024.0,
             closed: after.0 - before.0,
             dropped: after.1 - before.1,
         });
