@@ -4,7 +4,7 @@
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load compare autobahn measure clean-dev toolchain
+.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load soak compare autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -35,7 +35,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 test: fmt-check units clients-and-chart deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
 	@echo && echo "All checks passed."
 
-test-full: test units-slow docs autobahn conformance ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis
+test-full: test units-slow docs autobahn conformance soak ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis, a soak of three minutes
 	@echo && echo "All checks passed, the slow ones too."
 
 check: test ## the same as test
@@ -170,6 +170,10 @@ compare: toolchain ## measure this tree beside a commit, optimised and in turns 
 autobahn: toolchain ## the WebSocket suite of the Autobahn project against the sockets' code (fetched the first time; half a minute)
 	@$(if $(RELEASE),$(CARGO),$(LINTED)) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
 	@exec $(TARGET)/$(BUILD)/devcluster autobahn
+
+soak: toolchain ## harm nodes, Postgres and Redis under load, and judge what clients saw (MINUTES=3, SEED=)
+	@$(CARGO) build --locked --workspace --release --bin blindpipe --bin devcluster --bin loadtest
+	@$(TARGET)/release/loadtest soak --start $(TARGET)/release/devcluster --dir .dev/soak --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 measure: ## how long files and functions are, and the counts that may only shrink (SINCE=revision: its commits too)
 	@scripts/measure $(SINCE)

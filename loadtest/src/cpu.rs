@@ -79,6 +79,20 @@ impl Watch {
         }
     }
 
+    /// The processes of Postgres, the first of them before its children.
+    pub fn postgres(&self) -> Vec<u32> {
+        let all = all_processes();
+        let backends = all.iter().filter(|(_, one)| one.parent == self.postmaster);
+        std::iter::once(self.postmaster)
+            .chain(backends.map(|(pid, _)| *pid))
+            .collect()
+    }
+
+    /// The process of Redis.
+    pub fn redis(&self) -> u32 {
+        self.redis
+    }
+
     /// The time used until now.
     pub fn now(&self) -> Used {
         let all = all_processes();

@@ -98,6 +98,12 @@ pub struct Options {
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
+    /// Minutes of the soak
+    #[arg(long, default_value_t = 3)]
+    minutes: u64,
+    /// Repeats the choices of an earlier run (history, soak)
+    #[arg(long)]
+    seed: Option<u64>,
     /// Nodes [default: 2 (sweep), 4 (scaleout), 100 (nodes)]
     #[arg(long)]
     nodes: Option<usize>,
@@ -127,6 +133,11 @@ impl Options {
     /// The number of sockets from the options, or `default`.
     fn sockets_or(&self, default: usize) -> usize {
         self.sockets.unwrap_or(default)
+    }
+
+    /// The seed from the options, or another one for each run.
+    fn seed_or_random(&self) -> u64 {
+        self.seed.unwrap_or_else(|| std::process::id().into())
     }
 }
 

@@ -123,9 +123,12 @@ impl Plain {
         Child::spawn(command)
     }
 
-    async fn up(&self, n: usize) -> Result<()> {
+    async fn up(&mut self, n: usize) -> Result<()> {
         let began = Instant::now();
         while self.cluster.nodes[n].metrics().await.is_err() {
+            if self.has_ended(n) {
+                return Err("a node ended while it started".into());
+            }
             if began.elapsed() > TIMEOUT {
                 return Err("a node without TLS does not start".into());
             }
@@ -134,12 +137,17 @@ impl Plain {
         Ok(())
     }
 
+    /// Whether the process of a node has ended.
+    pub fn has_ended(&mut self, n: usize) -> bool {
+        !matches!(self.children[n].0.try_wait(), Ok(None))
+    }
+
     /// Kills a node with SIGKILL.
     pub fn kill(&mut self, n: usize) {
         self.children[n].kill();
     }
 
-    /// Starts a killed node again at the same address.
+    /// Starts a node that has ended again at the same address.
     pub async fn restart(&mut self, n: usize) -> Result<()> {
         self.children[n] = self.spawn(n)?;
         self.cluster.nodes[n].pid = self.children[n].id();

@@ -17,7 +17,7 @@
 mod drive;
 mod judge;
 
-pub use drive::{Actor, Plan, Subscriber, drive};
+pub use drive::{Actor, Chance, Plan, Subscriber, drive};
 pub use judge::judge;
 
 /// A moment in the recorder's unit.

@@ -54,8 +54,10 @@ pub enum Scenario {
     Sweep,
     /// The sweep and the backplane of a hundred nodes with simulated sockets
     Nodes,
-    /// Many clients at once while nodes are killed: is what they saw sound?
+    /// Many clients at once while nodes, Postgres and Redis are harmed: is what they saw sound?
     History,
+    /// The same for --minutes, round after round
+    Soak,
     /// From an agent's call of a tool to its answer, beside a message and its reply
     Toolcalls,
     /// Search and the access log at two sizes
@@ -92,6 +94,7 @@ impl Scenario {
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
             Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
+            Scenario::Soak => Box::pin(history::soak(cluster, options)).await,
             Scenario::Toolcalls => Box::pin(toolcalls::run(cluster, pairs, options)).await,
             Scenario::Search => Box::pin(search::run(cluster, options)).await,
             Scenario::Purge => Box::pin(purge::run(cluster, options)).await,

@@ -15,7 +15,8 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::{chance::Chance, work::Manner};
+pub use self::chance::Chance;
+use self::work::Manner;
 use crate::{History, Moment, Span, Stay, Tag};
 
 /// A principal as a client of any node.

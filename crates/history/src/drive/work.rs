@@ -43,12 +43,7 @@ pub(super) fn seen(page: &Value) -> Vec<(u64, Tag)> {
 impl<A: Actor> Drive<'_, A> {
     /// Runs a worker, which sends mostly and reads sometimes, as any actor and at any node.
     pub(super) async fn work(&self, n: usize) {
-        let seed = self
-            .plan
-            .seed
-            .wrapping_add(n as u64)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut chance = Chance(seed | 1);
+        let mut chance = Chance::new(self.plan.seed.wrapping_add(n as u64));
         for _ in 0..self.plan.operations / self.plan.workers {
             let conversation = chance.below(self.plan.conversations);
             let mut actor = chance.below(self.actors.len());
