@@ -919,6 +919,46 @@ create table public_key (
     constraint public_key_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text]))
 );
 
+create table push_subscription (
+    session_id uuid not null,
+    user_id uuid not null,
+    kind text not null,
+    sealed_endpoint bytea not null,
+    server_key integer not null,
+    revision integer not null default 0,
+    epoch bigint not null,
+    read_seq bigint not null,
+    last_error text,
+    created_at timestamp with time zone not null default app_now(),
+    updated_at timestamp with time zone not null default app_now(),
+    constraint push_subscription_kind_check CHECK (kind = ANY (ARRAY['webpush'::text, 'unifiedpush'::text])),
+    constraint push_subscription_pkey PRIMARY KEY (session_id)
+) with (fillfactor=40);
+
+create table push_sweep (
+    only_row boolean not null default true,
+    swept_until timestamp with time zone not null,
+    constraint push_sweep_only_row_check CHECK (only_row),
+    constraint push_sweep_pkey PRIMARY KEY (only_row)
+);
+
+create table push_wake (
+    session_id uuid not null,
+    slot uuid not null,
+    event text,
+    event_id uuid,
+    conversation_id uuid,
+    subject_id text,
+    seq bigint,
+    is_urgent boolean not null,
+    expires_at timestamp with time zone not null,
+    attempts integer not null default 0,
+    claim integer not null default 0,
+    is_parked boolean not null default false,
+    due_at timestamp with time zone not null default app_now(),
+    constraint push_wake_pkey PRIMARY KEY (session_id, slot)
+) with (fillfactor=40);
+
 create table reconcile_log (
     log_id bigint generated always as identity not null,
     log_position bigint not null default log_position(),
@@ -1208,6 +1248,12 @@ alter table passkey_device add constraint passkey_device_passkey_id_fkey FOREIGN
 
 alter table passkey_device add constraint passkey_device_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE ON DELETE CASCADE;
 
+alter table push_subscription add constraint push_subscription_session_id_fkey FOREIGN KEY (session_id) REFERENCES session(session_id) ON DELETE CASCADE;
+
+alter table push_subscription add constraint push_subscription_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table push_wake add constraint push_wake_session_id_fkey FOREIGN KEY (session_id) REFERENCES push_subscription(session_id) ON DELETE CASCADE;
+
 alter table relation add constraint relation_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
 alter table relation add constraint relation_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
@@ -1363,6 +1409,12 @@ CREATE INDEX passkey_device_of_device ON passkey_device USING btree (user_id, de
 CREATE INDEX passkey_of_session ON passkey USING btree (session_id) WHERE session_id IS NOT NULL;
 
 CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
+
+CREATE INDEX push_subscription_of_user ON push_subscription USING btree (user_id);
+
+CREATE INDEX push_subscription_sealed ON push_subscription USING btree (SUBSTRING(sealed_endpoint FROM 1 FOR 4));
+
+CREATE INDEX push_wake_due ON push_wake USING btree (due_at);
 
 CREATE INDEX reconcile_log_age ON reconcile_log USING btree (recorded_at);
 
@@ -1789,6 +1841,12 @@ comment on table passkey_challenge is 'owner: features/passkeys';
 comment on table passkey_device is 'owner: features/devices';
 
 comment on table public_key is 'owner: features/keys';
+
+comment on table push_subscription is 'owner: features/push';
+
+comment on table push_sweep is 'owner: features/push';
+
+comment on table push_wake is 'owner: features/push';
 
 comment on table reconcile_log is 'owner: delivery';
 

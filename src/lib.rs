@@ -13,7 +13,7 @@
 //! work        jobs work http egress
 //! features    health published web_app announcements relations devices keys accounts passkeys agents
 //!             blocks conversations groups group_keys messages files shares sessions search typing
-//!             streams tool_calls grants approvals access_log budgets webhooks stops
+//!             streams tool_calls grants approvals access_log budgets webhooks stops push
 //!             revocations retention erasure
 //! edge        gateway app routes documents schedule node healthcheck doctor capacity
 //! ```

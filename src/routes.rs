@@ -23,8 +23,8 @@ use crate::{
     error::{Code, Result},
     features::{
         access_log, accounts, agents, approvals, blocks, budgets, conversations, devices, erasure,
-        files, grants, group_keys, groups, health, keys, messages, passkeys, published, relations,
-        search, sessions, shares, stops, streams, tool_calls, typing, web_app, webhooks,
+        files, grants, group_keys, groups, health, keys, messages, passkeys, published, push,
+        relations, search, sessions, shares, stops, streams, tool_calls, typing, web_app, webhooks,
     },
     gateway,
     http::{
@@ -218,7 +218,7 @@ pub fn table() -> Vec<Route> {
         AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
         CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate,
         KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode,
-        SendCodeDay, AgentTokenRevoke, ApprovalRequest, TurnStop, WebhookCall, WebhookOrigin,
+        SendCodeDay, AgentTokenRevoke, PushRegister, ApprovalRequest, TurnStop, WebhookCall, WebhookOrigin,
         ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList, UserObjectGet,
         UserSearch, WsConnect, WsConnectIp,
     };
@@ -246,6 +246,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
         route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
+        route(GET,    "/push/key",                   Public, DEFAULT, get(push::http::key)),
         route(GET,    "/docs",                       Public, DEFAULT, get(published::docs::page)),
         route(GET,    "/docs/{asset}",               Public, DEFAULT, get(published::docs::asset)),
         // Bytes in memory that browsers keep: a page takes several, and an office shares an address.
@@ -262,6 +263,9 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/users/me/password",          User,   default(&[LoginFail]), post(accounts::me::change_password)),
         route(GET,    "/users/me/devices",           User,   DEFAULT, get(devices::http::list)),
         route(DELETE, "/users/me/devices/{device_id}", User,   DEFAULT, delete(accounts::session::revoke)),
+        route(PUT,    "/users/me/devices/{device_id}/push", User, principal(&[PushRegister]), put(push::http::put)),
+        route(GET,    "/users/me/devices/{device_id}/push", User, DEFAULT, get(push::http::get)),
+        route(DELETE, "/users/me/devices/{device_id}/push", User, DEFAULT, delete(push::http::delete)),
         route(POST,   "/auth/reauth",                User,   default(&[LoginIp, LoginFail, HumanIp, CodeTries]), post(sessions::http::reauthenticate)),
         route(GET,    "/users/me/sessions",          User,   DEFAULT, get(sessions::http::list)),
         route(GET,    "/users/me/sessions/{session_id}/changes", User, DEFAULT, get(sessions::http::changes)),

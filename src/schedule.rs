@@ -20,6 +20,7 @@ use crate::{
         },
         agents, announcements, approvals, conversations, erasure, files, grants, group_keys,
         messages, passkeys,
+        push::{self, EndpointSeal},
         retention::purge_relations,
         shares, tool_calls,
         webhooks::{self, RESEAL_INTERVAL, SecretSeal},
@@ -63,6 +64,10 @@ pub struct Schedule {
     pub upkeep_speed: u32,
     /// The keys that webhook secrets are sealed under.
     pub webhook_seal: SecretSeal,
+    /// The keys that endpoints of pushes are sealed under.
+    pub push_seal: EndpointSeal,
+    /// Notified after the sweep of pushes.
+    pub wake_pushes: Arc<Notify>,
     /// Notified after the sweep of webhooks.
     pub wake_webhooks: Arc<Notify>,
 }
@@ -84,6 +89,10 @@ impl Schedule {
         let schedule = self.clone();
         supervisor::spawn_until(tasks, stop, "webhooks.reseal", move || {
             schedule.clone().reseal_webhooks()
+        });
+        let schedule = self.clone();
+        supervisor::spawn_until(tasks, stop, "push.reseal", move || {
+            schedule.clone().reseal_pushes()
         });
         for upkeep in Upkeep::ALL {
             let schedule = self.clone();
@@ -153,6 +162,12 @@ impl Schedule {
                 self.wake_webhooks.notify_one();
                 Ok(())
             }
+            Upkeep::SweepPushes => {
+                push::sweep(db).await?;
+                self.wake_pushes.notify_one();
+                Ok(())
+            }
+            Upkeep::ForgetPushes => push::forget(db).await,
             Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
                 while paced(purge_relations(db)).await? {}
@@ -181,6 +196,18 @@ impl Schedule {
         loop {
             if let Err(error) = webhooks::reseal(&self.work, &self.webhook_seal).await {
                 error.log_in("webhooks.reseal", "the next round seals them");
+            }
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Seals endpoints of pushes under the first key, on every node like the webhooks' secrets.
+    async fn reseal_pushes(self) {
+        let every = push::RESEAL_INTERVAL / self.upkeep_speed;
+        tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
+        loop {
+            if let Err(error) = push::reseal(self.work.db(), &self.push_seal).await {
+                error.log_in("push.reseal", "the next round seals them");
             }
             tokio::time::sleep(every).await;
         }

@@ -6,14 +6,14 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use blindpipe_protocol::revocation::RevocationReason;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::mpsc;
 
 use super::{
@@ -85,7 +85,7 @@ pub struct Hub {
     checked: Arc<Heartbeat>,
     heartbeat: Arc<Heartbeat>,
     /// Called with revoked credentials.
-    on_revoked: Arc<OnceLock<RevocationObserver>>,
+    on_revoked: Arc<RwLock<Vec<RevocationObserver>>>,
     changes: mpsc::UnboundedSender<SubscriptionChange>,
 }
 
@@ -243,14 +243,14 @@ impl Hub {
         behind.map(|subscription| subscription.raise(head)).count() as u64
     }
 
-    /// Sets the callback for revoked credentials, for work that is no subscription.
+    /// Adds a callback for revoked credentials, for work that is no subscription.
     pub fn on_revoked(&self, tell: impl Fn(&[CredentialId]) + Send + Sync + 'static) {
-        self.on_revoked.set(Box::new(tell)).ok();
+        self.on_revoked.write().push(Box::new(tell));
     }
 
-    /// Calls the callback of [`on_revoked`](Self::on_revoked).
+    /// Calls the callbacks of [`on_revoked`](Self::on_revoked).
     pub fn note_revoked(&self, credentials: &[CredentialId]) {
-        if let Some(tell) = self.on_revoked.get() {
+        for tell in &*self.on_revoked.read() {
             tell(credentials);
         }
     }

@@ -10,7 +10,10 @@ use crate::{
     clock::Clock,
     config::Config,
     db::{Db, Inspection as Postgres, Plans, migrate},
-    features::webhooks::{self, Seals, SecretSeal},
+    features::{
+        push::{self, EndpointSeal},
+        webhooks::{self, SecretSeal},
+    },
     mail::Mailer,
     objects::Backend,
     random::Random,
@@ -167,41 +170,69 @@ fn check_connections(config: &Config, found: &Postgres, report: &mut Report) {
     );
 }
 
-/// Whether every webhook secret opens with `SERVER_SECRET`, and still does without its later secrets.
+/// Whether everything that is sealed under `SERVER_SECRET` opens, and still does without its later secrets.
 async fn check_seals(config: &Config, clock: &Clock, report: &mut Report) {
-    let part = "webhooks.secrets";
-    match count_seals(config, clock).await {
-        Ok(seals) if seals.unreadable > 0 => report.fault(
+    let (webhooks, push) = match count_seals(config, clock).await {
+        Ok((webhooks, push)) => (Ok(webhooks), Ok(push)),
+        Err(error) => (Err(error.clone()), Err(error)),
+    };
+    report_seals("webhooks.secrets", "webhook_secrets_old", webhooks, report);
+    report_seals("push.secrets", "push_secrets_old", push, report);
+}
+
+/// Reports the numbers under an earlier secret of the ring and under none.
+fn report_seals(
+    part: &'static str,
+    gauge: &str,
+    counted: Result<(i64, i64), String>,
+    report: &mut Report,
+) {
+    match counted {
+        Ok((_, unreadable)) if unreadable > 0 => report.fault(
             part,
-            format!(
-                "{} are sealed under a secret that SERVER_SECRET does not have",
-                seals.unreadable
+            format!("{unreadable} are sealed under a secret that SERVER_SECRET does not have"),
+            &format!(
+                "keep that secret at the end of SERVER_SECRET until {gauge} is 0 on all nodes"
             ),
-            "keep that secret at the end of SERVER_SECRET until webhook_secrets_old is 0 on all nodes",
         ),
-        Ok(seals) if seals.old > 0 => report.warning(
+        Ok((old, _)) if old > 0 => report.warning(
             part,
-            format!("{} are not sealed under the first secret yet", seals.old),
+            format!("{old} are not sealed under the first secret yet"),
             "remove no secret from SERVER_SECRET; the nodes seal them anew within minutes",
         ),
         Ok(_) => report.good(part, "all are sealed under the first secret"),
         Err(error) => {
             let said = error.lines().next().unwrap_or_default();
             let said = format!("they cannot be counted: {said}");
-            report.warning(part, said, "remove no secret from SERVER_SECRET before they are");
+            report.warning(
+                part,
+                said,
+                "remove no secret from SERVER_SECRET before they are",
+            );
         }
     }
 }
 
-async fn count_seals(config: &Config, clock: &Clock) -> Result<Seals, String> {
+/// The secrets of webhooks and the addresses of pushes: those under an earlier secret, and under none.
+async fn count_seals(config: &Config, clock: &Clock) -> Result<((i64, i64), (i64, i64)), String> {
     let secret: ServerSecret = config.server_secret.expose_secret().parse()?;
-    let seal = SecretSeal::new(&secret, Random::new(clock.clone()));
+    let random = Random::new(clock.clone());
+    let seal = SecretSeal::new(&secret, random.clone());
+    let endpoints = EndpointSeal::new(&secret, random);
     let (url, wait) = (&config.database_url, config.database_timeout.millis());
-    let counted = match Db::new(url, "blindpipe doctor", 1, Plans::Free, wait) {
-        Ok(db) => webhooks::count_seals(&db, &seal).await,
-        Err(error) => return Err(format!("{error:?}")),
+    let db = Db::new(url, "blindpipe doctor", 1, Plans::Free, wait)
+        .map_err(|error| format!("{error:?}"))?;
+    let counted = async {
+        let webhooks = webhooks::count_seals(&db, &seal).await?;
+        let push = push::count_seals(&db, &endpoints).await?;
+        Result::Ok((
+            (webhooks.old, webhooks.unreadable),
+            (push.old, push.unreadable),
+        ))
     };
-    counted.map_err(|error| format!("{error:?}"))
+    counted
+        .await
+        .map_err(|error: crate::error::Error| format!("{error:?}"))
 }
 
 /// Whether a node would take a connection: behind a pooler, the role itself needs time-outs.

@@ -3,8 +3,8 @@
 use blindpipe_protocol::{
     access_log::*, accounts::*, agents::*, approvals::*, blocks::*, conversations::*, devices::*,
     files::*, grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Buckets, messages::*,
-    passkeys::*, raw::RawJson, relations::*, search::*, service::*, sessions::*, shares::*,
-    stops::*, streams::LiveStream, tool_calls::*, typing::*, webhooks::*,
+    passkeys::*, push::*, raw::RawJson, relations::*, search::*, service::*, sessions::*,
+    shares::*, stops::*, streams::LiveStream, tool_calls::*, typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, html, list, nothing, of, script, style, yaml};
@@ -106,6 +106,12 @@ operations! {
         => 200 list<Device>;
     "DELETE /users/me/devices/{device_id}", "Revoke a device and its session."
         => 200 data<RevokedDevice>; NotFound;
+    "PUT /users/me/devices/{device_id}/push", "Subscribe a device to pushes, or change its address.", body: PutPush
+        => 200 data<PushSubscription>; NotFound;
+    "GET /users/me/devices/{device_id}/push", "Read a device's subscription to pushes."
+        => 200 data<PushSubscription>; NotFound;
+    "DELETE /users/me/devices/{device_id}/push", "End a device's subscription to pushes."
+        => 200 data<DeletedPush>; NotFound;
     "POST /auth/reauth", "Prove the caller's identity anew: by password, mailed code or passkey.", body: Reauthenticate
         => 200 data<Reauthenticated>; InvalidCredentials, AccountLocked, CodeInvalid, PasskeyInvalid, ChallengeExpired,
         TurnstileFailed;
@@ -227,6 +233,7 @@ operations! {
     "GET /app/{asset}", "Read a file beside the web app's page." => 200 bytes<()>, 304 nothing<()>; NotFound;
     "GET /app/assets/{asset}", "Read a script or a style of the web app." => 200 bytes<()>, 304 nothing<()>; NotFound;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
+    "GET /push/key", "Read the server's key, which a device subscribes to pushes with." => 200 data<PushKey>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 of<Buckets>;
     "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload
         => 200 data<ConfirmedUpload>;

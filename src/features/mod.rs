@@ -21,6 +21,7 @@ pub(crate) mod groups;
 pub mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
+pub mod push;
 pub mod relations;
 pub mod retention;
 pub(crate) mod revocations;

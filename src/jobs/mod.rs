@@ -51,6 +51,8 @@ catalogue! {
         RetireCredentials = ("retire_agent_credentials", 5);
         SweepObjects      = ("sweep_objects",            30);
         SweepWebhooks     = ("sweep_webhooks",           5);
+        SweepPushes       = ("sweep_pushes",             5);
+        ForgetPushes      = ("forget_pushes",            60);
         ForgetChallenges  = ("forget_challenges",        60);
         ForgetKeys        = ("forget_idempotency_keys",  300);
         ForgetCodes       = ("forget_codes",             600);

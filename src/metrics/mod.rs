@@ -302,6 +302,23 @@ pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
     metrics::gauge!("webhook_backlog_seconds").set(age);
 }
 
+pub fn push(outcome: &'static str) {
+    count("pushes_total", &[("outcome", outcome)]);
+}
+
+pub fn push_late(late: u64) {
+    metrics::counter!("push_late_total").increment(late);
+}
+
+pub fn push_backlog(age: f64) {
+    metrics::gauge!("push_backlog_seconds").set(age);
+}
+
+pub fn push_secrets(old: i64, unreadable: i64) {
+    metrics::gauge!("push_secrets_old").set(old as f64);
+    metrics::gauge!("push_secrets_unreadable").set(unreadable as f64);
+}
+
 pub fn job(name: &'static str, outcome: &'static str, span: Duration) {
     seconds("job_seconds", &[("name", name)], span);
     count("jobs_total", &[("name", name), ("outcome", outcome)]);

@@ -346,6 +346,31 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Gauge,
         "Webhook secrets that are sealed under a secret that SERVER_SECRET does not have.",
     ),
+    (
+        "pushes_total",
+        Kind::Counter,
+        "Wakes of devices that a worker has claimed, by outcome.",
+    ),
+    (
+        "push_backlog_seconds",
+        Kind::Gauge,
+        "Age of the oldest wake that is due and that no worker has, at the last sweep.",
+    ),
+    (
+        "push_late_total",
+        Kind::Counter,
+        "Wakes that a sweep found: their hint was lost.",
+    ),
+    (
+        "push_secrets_old",
+        Kind::Gauge,
+        "Endpoints of pushes that are sealed under another secret of SERVER_SECRET than the first.",
+    ),
+    (
+        "push_secrets_unreadable",
+        Kind::Gauge,
+        "Endpoints of pushes that are sealed under a secret that SERVER_SECRET does not have.",
+    ),
     ("job_seconds", Kind::Seconds, "Time of a job, by name."),
     (
         "jobs_total",

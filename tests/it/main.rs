@@ -13,6 +13,7 @@ mod egress;
 mod faults;
 mod files;
 mod limits;
+mod push;
 mod repository;
 mod support;
 mod webhooks;

@@ -24,7 +24,7 @@ export {
 } from "./core/approvals.js";
 export { type Reactions, timeline, type TimelineItem } from "./client/timeline.js";
 export { type ContentKind, type ContentView, contentView } from "./core/content.js";
-export type { CreateOptions, DeviceKeys } from "./client/devices.js";
+export type { CreateOptions, DeviceKeys, PushTarget } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
 export { type Proof, Sessions } from "./client/sessions.js";
 export type { ClientEvent } from "./client/events.js";

@@ -9,7 +9,7 @@
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
 //!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
 //!   [`tool_calls`], [`approvals`], [`access_log`], [`files`], [`shares`], [`sessions`], [`inbox`],
-//!   [`service`], [`webhooks`];
+//!   [`service`], [`webhooks`], [`push`];
 //!   [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
@@ -44,6 +44,7 @@ pub mod keys;
 pub mod limits;
 pub mod messages;
 pub mod passkeys;
+pub mod push;
 pub mod raw;
 pub mod relations;
 pub mod revocation;

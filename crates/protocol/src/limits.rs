@@ -52,6 +52,7 @@ catalogue! {
         WebhookOrigin            = ("webhook_origin",                  120, 60,    Per::Origin);
         ApprovalRequest          = ("approval_request",                30,  60,    Per::Agent);
         TurnStop                 = ("turn_stop",                       30,  60,    Per::User);
+        PushRegister             = ("push_register",                   30,  3600,  Per::User);
         DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);
         DefaultIp                = ("default_ip",                      30,  60,    Per::IpAndRoute);
         AgentTokenWrong          = ("agent_token_wrong",               10,  60,    Per::Agent);

@@ -30,7 +30,7 @@ use std::{
 };
 
 use blindpipe_protocol::revocation::RevocationReason;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use self::{
@@ -98,7 +98,7 @@ pub struct State {
     fresh: Mutex<Vec<PrincipalId>>,
     fresh_notify: Notify,
     /// Called with the events that this node has committed.
-    on_published: OnceLock<PublishedObserver>,
+    on_published: RwLock<Vec<PublishedObserver>>,
     /// Called with the agents whose webhooks another node has woken. Only a node that delivers has
     /// it.
     on_webhooks_woken: OnceLock<AgentsObserver>,
@@ -246,9 +246,9 @@ impl Backplane {
         &self.hub
     }
 
-    /// Sets the callback for events that this node has published.
+    /// Adds a callback for events that this node has published.
     pub fn on_published(&self, tell: impl Fn(&[AppendedEvent]) + Send + Sync + 'static) {
-        self.state.on_published.set(Box::new(tell)).ok();
+        self.state.on_published.write().push(Box::new(tell));
     }
 
     /// Lists this node among those that deliver webhooks, and sets the callback for agents whose
@@ -288,7 +288,7 @@ impl Backplane {
             self.hub.deliver(heads, Some(&event.encoded), &mut wakeups);
         }
         wakeups.wake();
-        if let Some(tell) = self.state.on_published.get() {
+        for tell in &*self.state.on_published.read() {
             tell(events);
         }
         for event in events {

@@ -19,7 +19,7 @@ use crate::{
     features::{
         agents, announcements,
         conversations::{self, MembershipScope},
-        devices, files, messages, relations, shares, webhooks,
+        devices, files, messages, push, relations, shares, webhooks,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -33,6 +33,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         })
         .await?
     {}
+    push::erase(work, user).await?;
     announcements::tell(work, user.into()).await?;
     messages::forget_devices(work.db(), user).await?;
     let agents = agents::of_owner(work.db(), user).await?;

@@ -21,7 +21,7 @@ use std::{
 };
 
 pub use blindpipe_protocol::agents::ConnectionKind;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use self::lease::{Decision, HeldSlots, Hold};
@@ -38,6 +38,8 @@ use crate::{
     redis::{Away, LiveNodes, Redis, Script, keys},
 };
 
+/// A callback for principals with a socket less.
+type OfflineObserver = Box<dyn Fn(&[Principal]) + Send + Sync>;
 /// A callback after a heartbeat that reached Redis.
 type BeatObserver = Box<dyn Fn(&LiveNodes, bool) + Send + Sync>;
 
@@ -48,7 +50,7 @@ pub struct Slots(Arc<Inner>);
 struct Inner {
     max_agent_connections: usize,
     /// Called with the principals of sockets whose slots were given back.
-    on_offline: OnceLock<Box<dyn Fn(Vec<Principal>) + Send + Sync>>,
+    on_offline: RwLock<Vec<OfflineObserver>>,
     /// Called after each heartbeat, with the live nodes and whether Redis may have forgotten.
     on_beat: OnceLock<BeatObserver>,
     redis: Redis,
@@ -81,7 +83,7 @@ impl Slots {
     ) -> Self {
         Slots(Arc::new(Inner {
             max_agent_connections,
-            on_offline: OnceLock::new(),
+            on_offline: RwLock::default(),
             on_beat: OnceLock::new(),
             redis,
             clock,
@@ -103,9 +105,9 @@ impl Slots {
         self.0.living.lock().clone()
     }
 
-    /// Sets the callback for principals whose sockets have ended. They may have others.
-    pub fn on_offline(&self, tell: impl Fn(Vec<Principal>) + Send + Sync + 'static) {
-        self.0.on_offline.set(Box::new(tell)).ok();
+    /// Adds a callback for principals whose sockets have ended. They may have others.
+    pub fn on_offline(&self, tell: impl Fn(&[Principal]) + Send + Sync + 'static) {
+        self.0.on_offline.write().push(Box::new(tell));
     }
 
     /// Sets the callback after each heartbeat that reached Redis. Its second argument is true where

@@ -204,8 +204,9 @@ impl Slots {
                 .iter()
                 .filter(|(one, _)| one.kind == ConnectionKind::Websocket);
             let offline: Vec<Principal> = sockets.map(|(one, _)| one.principal).collect();
-            if let Some(tell) = self.0.on_offline.get().filter(|_| !offline.is_empty()) {
-                tell(offline);
+            if !offline.is_empty() {
+                let observers = self.0.on_offline.read();
+                observers.iter().for_each(|tell| tell(&offline));
             }
         }
     }

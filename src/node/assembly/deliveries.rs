@@ -1,4 +1,4 @@
-//! The deliveries of webhooks.
+//! The deliveries of webhooks, and the pushes.
 
 use super::{
     Base,
@@ -8,6 +8,7 @@ use crate::{
     db::Db,
     egress::{self, Egress},
     error::Result,
+    features::push::{self, EndpointSeal, Push, ServerKeys, dispatcher::Topics},
     features::webhooks::{
         self, SecretSeal, Waker, WebhookClient, Webhooks,
         dispatcher::{Dispatcher, Parts, Settings},
@@ -101,4 +102,45 @@ pub(super) async fn start(
         Dispatcher::start(parts, waker, workers);
     }
     Ok(())
+}
+
+/// The pushes of the handlers. They call by the client of the webhooks.
+pub(super) fn push(
+    base: Base<'_>,
+    writers: &Writers,
+    webhooks: &Webhooks,
+) -> Result<Push, Failure> {
+    Ok(Push {
+        work: writers.work.clone(),
+        egress: webhooks.client.egress.clone(),
+        seal: EndpointSeal::new(base.secret, base.random.clone()),
+        keys: ServerKeys::new(base.secret)?,
+        waker: push::Waker::default(),
+    })
+}
+
+/// Starts the hints of pushes, and the pushes where this node delivers.
+pub(super) fn start_push(base: Base<'_>, stores: &Stores, core: &Core, push: &Push) {
+    let Base { config, tasks, .. } = base;
+    let (db, slots) = (&stores.webhooks_db, &core.slots);
+    let (workers, stopping) = (&tasks.workers, &tasks.stopping);
+    let waker = &push.waker;
+    waker.start(db.clone(), &core.links.backplane, slots, workers, stopping);
+    if config.webhook_worker.0 {
+        let parts = push::dispatcher::Parts {
+            db: db.clone(),
+            slots: slots.clone(),
+            egress: push.egress.clone(),
+            seal: push.seal.clone(),
+            keys: push.keys.clone(),
+            topics: Topics::new(base.secret),
+            clock: base.clock.clone(),
+            random: base.random.clone(),
+            contact: config.public_url.clone(),
+            max_calls: config.egress_in_flight.0 as usize,
+            calls: tasks.turns.clone(),
+            draining: tasks.closing.clone(),
+        };
+        push::dispatcher::Dispatcher::start(parts, waker.wake_due(), workers);
+    }
 }

@@ -25,6 +25,7 @@ use crate::{
         health::NodeStatus,
         passkeys::Passkeys,
         published::ServedOpenApi,
+        push::Push,
         stops::Stops,
         web_app::WebApp,
         webhooks::Webhooks,
@@ -83,6 +84,7 @@ pub(super) async fn assemble(
     let core = Core::start(base, id, &stores, overrides.clone()).await?;
     let writers = Writers::start(base, &stores, &core);
     let webhooks = deliveries::webhooks(base, &writers)?;
+    let push = deliveries::push(base, &writers, &webhooks)?;
     let stops = Stops {
         work: writers.work.clone(),
         streams: core.links.streams.clone(),
@@ -94,7 +96,15 @@ pub(super) async fn assemble(
     let accounts = callers::accounts(base, &writers.work, tokens, &stores.redis)?;
     let agents = agents(base, &core, &writers);
     deliveries::start(base, &stores, &core, &writers, &webhooks, &objects, buffers).await?;
-    start_jobs(base, &stores, overrides, &accounts, &objects, &webhooks)?;
+    deliveries::start_push(base, &stores, &core, &push);
+    start_jobs(
+        base,
+        &stores,
+        overrides,
+        &accounts,
+        &objects,
+        (&webhooks, &push),
+    )?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -122,6 +132,7 @@ pub(super) async fn assemble(
         served_openapi: ServedOpenApi::new(&config.public_url)?,
         web_app: WebApp::read(&config.app_dir)?,
         webhooks,
+        push,
         stops,
         streams: core.links.streams,
         status: NodeStatus::new(metrics::install(), &pools),
@@ -191,7 +202,7 @@ fn start_jobs(
     overrides: Overrides,
     accounts: &Accounts,
     objects: &Objects,
-    webhooks: &Webhooks,
+    (webhooks, push): (&Webhooks, &Push),
 ) -> Result<(), Failure> {
     let Base { config, tasks, .. } = base;
     let schedule = Schedule {
@@ -206,6 +217,8 @@ fn start_jobs(
         upkeep_speed: config.upkeep_speed.0,
         webhook_seal: webhooks.seal.clone(),
         wake_webhooks: webhooks.waker.turn_due(),
+        push_seal: push.seal.clone(),
+        wake_pushes: push.waker.wake_due(),
     };
     schedule.start(&tasks.workers, &tasks.stopping);
     Ok(())

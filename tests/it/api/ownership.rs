@@ -51,6 +51,11 @@ pub fn body(route: &str) -> Value {
             "public_key": "A".repeat(43) + "=", "signing_public_key": "A".repeat(43) + "=",
             "timestamp": "2026-01-01T00:00:00.000Z", "signature": "A".repeat(86) + "==",
         }),
+        "PUT /users/me/devices/{device_id}/push" => json!({
+            "kind": "webpush", "endpoint": "http://127.0.0.1:9/x", "auth": "A".repeat(22),
+            // A point on P-256.
+            "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+        }),
         // A session's additions stay for the routes after this one.
         "POST /users/me/sessions/{session_id}/undo" => json!({ "ids": [] }),
         "POST /grants/{grant_id}/decision" => json!({ "decision": "approve" }),
@@ -129,6 +134,9 @@ impl Stage {
         let path = format!("/agents/{}/webhook", agent.id);
         let nowhere = json!({ "url": "http://127.0.0.1:1/" });
         owner.put(path, nowhere).await.expect(200);
+        let path = format!("/users/me/devices/{}/push", owner.device_id);
+        let subscription = body("PUT /users/me/devices/{device_id}/push");
+        owner.put(path, subscription).await.expect(200);
         Authenticator::enrol(&owner, "key").await;
         let passkeys = owner.get("/users/me/passkeys").await.expect(200);
         let message = owner.say(&group, "of the owner").await.expect(201);

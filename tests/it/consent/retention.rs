@@ -147,7 +147,7 @@ const ENDED_RELATION: &str = "
         $at - interval '8 days', $at - interval '8 days')";
 
 /// Tables with times whose rows no age removes.
-const KEPT: [(&str, &str); 22] = [
+const KEPT: [(&str, &str); 25] = [
     ("access_log", "never deleted"),
     ("access_log_digest", "a row per day"),
     ("agent", "until its owner deletes it"),
@@ -173,6 +173,9 @@ const KEPT: [(&str, &str); 22] = [
     ),
     ("public_key", "messages of years ago stay verifiable"),
     ("passkey", "until the user removes it"),
+    ("push_subscription", "goes with its session, tested below"),
+    ("push_sweep", "one row"),
+    ("push_wake", "a day at most, tested in `push`"),
     ("upload_audit", "never deleted"),
     ("user_account", "until the user deletes it"),
     ("webhook", "until its owner removes it"),

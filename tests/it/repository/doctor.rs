@@ -82,6 +82,7 @@ async fn a_deployment_without_faults_is_told_so() {
         "postgres.connections",
         "postgres.timeouts",
         "webhooks.secrets",
+        "push.secrets",
         "postgres.clock",
         "redis.version",
         "redis.policy",

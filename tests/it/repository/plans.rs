@@ -11,12 +11,14 @@ use super::sources::statements;
 use crate::support::{connect, empty_database, services};
 
 /// The statements that read whole tables, and why they may.
-const MAY_SCAN: [(&str, &[&str]); 3] = [
+const MAY_SCAN: [(&str, &[&str]); 5] = [
     // The operator's check of all chains reads everything, by design.
     ("access_log.heads", &["access_log_head"]),
     ("access_log.rows", &["access_log"]),
     // A single row.
     ("webhooks.sweep", &["webhook_sweep"]),
+    ("push.piece", &["push_sweep"]),
+    ("push.swept", &["push_sweep"]),
 ];
 
 /// The statement before every call of a receiver.

@@ -23,7 +23,7 @@ begin
     for t in
         select oid, relname, relkind from pg_class
         where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and not relispartition
-            and relname not in ('cluster', 'webhook_sweep', 'refinery_schema_history')
+            and relname not in ('cluster', 'push_sweep', 'webhook_sweep', 'refinery_schema_history')
     loop
         columns := '';
         terms := '';
@@ -76,7 +76,7 @@ begin
             t.relname, substr(columns, 3), substr(terms, 3), rows);
         execute format('analyze %I', t.relname);
     end loop;
-    analyze cluster, webhook_sweep;
+    analyze cluster, push_sweep, webhook_sweep;
     update pg_class set reltuples = reltuples * stated_rows / rows
     where relnamespace = 'public'::regnamespace and reltuples > 100;
 end $$;

@@ -12,6 +12,7 @@ use blindpipe_protocol::{
     files::UploadState,
     grants::GrantStatus,
     groups::Visibility,
+    push::PushKind,
     relations::RelationState,
     revocation::RevocationReason,
     shares::ShareKind,
@@ -178,6 +179,11 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             "public_key_principal_kind_check",
             PrincipalKind::ALL,
             PrincipalKind::as_str,
+        ),
+        row(
+            "push_subscription_kind_check",
+            PushKind::ALL,
+            PushKind::as_str,
         ),
         row(
             "relation_state_check",

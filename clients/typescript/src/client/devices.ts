@@ -20,7 +20,10 @@ import {
   introduce,
 } from "../e2ee/keys.js";
 import type { KeyBackup, KeyDirectory, StoredDevice } from "../core/types.js";
+import type { components } from "../generated/openapi.js";
 import type { Account } from "./account.js";
+
+type Schemas = components["schemas"];
 
 /** The keys that this device holds. */
 export interface DeviceKeys {
@@ -42,6 +45,12 @@ export interface DeviceEvents {
   readonly onWithdraw: (agentId: string, scope: string | null) => Promise<void>;
   /** The backup that was restored is not of the key that the directory shows for its device. */
   readonly onOldBackup: (keyId: string) => void;
+}
+
+/** A subscription as `PushSubscription.toJSON()` of a browser gives it. */
+export interface PushTarget {
+  readonly endpoint: string;
+  readonly keys: { readonly p256dh: string; readonly auth: string };
 }
 
 export class Devices {
@@ -83,6 +92,39 @@ export class Devices {
     for (const other of others) await this.revoke(other);
     await this.account.http.data({ method: "DELETE", path: `/users/me/devices/${deviceId}` });
     if (deviceId !== this.account.deviceId) await this.events.onRevoked();
+  }
+
+  /** The server's key in base64url, which a browser takes as `applicationServerKey`. */
+  async pushKey(): Promise<string> {
+    const call = { method: "GET", path: "/push/key" } as const;
+    return (await this.account.http.data<Schemas["PushKey"]>(call)).public_key;
+  }
+
+  /**
+   * Lets the server wake this device through a push service. The service learns when something
+   * waits, and never what. The subscription ends with the session, so call this at each start.
+   */
+  subscribe(
+    target: PushTarget,
+    kind: Schemas["PushKind"] = "webpush",
+  ): Promise<Schemas["PushSubscription"]> {
+    const { endpoint, keys } = target;
+    const body = { kind, endpoint, p256dh: keys.p256dh, auth: keys.auth };
+    return this.account.http.data({ method: "PUT", path: this.#pushPath(), body });
+  }
+
+  /** The subscription of this device or another one. Its `last_error` is a word or null. */
+  subscription(deviceId?: string): Promise<Schemas["PushSubscription"]> {
+    return this.account.http.data({ method: "GET", path: this.#pushPath(deviceId) });
+  }
+
+  /** Ends the pushes to this device or another one. */
+  async unsubscribe(deviceId?: string): Promise<void> {
+    await this.account.http.data({ method: "DELETE", path: this.#pushPath(deviceId) });
+  }
+
+  #pushPath(deviceId = this.account.deviceId): string {
+    return `/users/me/devices/${deviceId}/push`;
   }
 
   /**

@@ -1393,6 +1393,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/push/key": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the server's key, which a device subscribes to pushes with. */
+        get: operations["get_push_key"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/relations": {
         parameters: {
             query?: never;
@@ -1578,6 +1595,25 @@ export interface paths {
         post?: never;
         /** Revoke a device and its session. */
         delete: operations["delete_users_me_devices_device_id"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/users/me/devices/{device_id}/push": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a device's subscription to pushes. */
+        get: operations["get_users_me_devices_device_id_push"];
+        /** Subscribe a device to pushes, or change its address. */
+        put: operations["put_users_me_devices_device_id_push"];
+        post?: never;
+        /** End a device's subscription to pushes. */
+        delete: operations["delete_users_me_devices_device_id_push"];
         options?: never;
         head?: never;
         patch?: never;
@@ -2562,6 +2598,13 @@ export interface components {
             deleted_at: components["schemas"]["Timestamp"];
             /** @description The passkey. */
             passkey_id: components["schemas"]["PasskeyId"];
+        };
+        /** @description The answer to `DELETE /users/me/devices/{device_id}/push`. */
+        DeletedPush: {
+            /** @description The time of the deletion. */
+            deleted_at: components["schemas"]["Timestamp"];
+            /** @description The device. */
+            device_id: string;
         };
         /** @description The answer to `DELETE /shares/{share_id}`. */
         DeletedShare: {
@@ -3973,6 +4016,32 @@ export interface components {
             /** @description The Ed25519 public key. */
             signing_public_key: components["schemas"]["Blob"];
         };
+        /** @description The answer to `GET /push/key`. */
+        PushKey: {
+            /**
+             * @description The server's public key on P-256: 65 bytes in base64url, without padding. A browser calls it
+             *     `applicationServerKey`.
+             */
+            public_key: string;
+        };
+        /**
+         * @description The kind of push service.
+         * @enum {string}
+         */
+        PushKind: "webpush" | "unifiedpush";
+        /** @description A device's subscription to pushes, without its address and keys. */
+        PushSubscription: {
+            /** @description The time of the first subscription of this session. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description The device. */
+            device_id: string;
+            /** @description The kind of push service. */
+            kind: components["schemas"]["PushKind"];
+            /** @description The reason why the last push failed, as a word; null if it did not. */
+            last_error: string | null;
+            /** @description The time of the latest PUT. */
+            updated_at: components["schemas"]["Timestamp"];
+        };
         /** @description The body of `POST /keys/backup`: a device's keys. */
         PutKeyBackup: {
             /** @description The cost of the derivation. */
@@ -3997,6 +4066,17 @@ export interface components {
              * @description The version that it replaces, 0 for none; any if omitted.
              */
             version?: number | null;
+        };
+        /** @description The body of `PUT /users/me/devices/{device_id}/push`. */
+        PutPush: {
+            /** @description The device's secret of 16 bytes in base64url, without padding. */
+            auth: components["schemas"]["Secret"];
+            /** @description The address that the push service gave: https, and public. */
+            endpoint: components["schemas"]["Secret"];
+            /** @description The kind of push service. */
+            kind: components["schemas"]["PushKind"];
+            /** @description The device's public key on P-256: 65 bytes in base64url, without padding. */
+            p256dh: string;
         };
         /** @description The body of `PUT /agents/{agent_id}/webhook`. */
         PutWebhook: {
@@ -9309,6 +9389,36 @@ export interface operations {
             503: components["responses"]["Error"];
         };
     };
+    get_push_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["PushKey"];
+                    };
+                };
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
     get_relations: {
         parameters: {
             query?: {
@@ -9835,6 +9945,124 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["RevokedDevice"];
+                    };
+                };
+            };
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_users_me_devices_device_id_push: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                device_id: components["schemas"]["DeviceId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["PushSubscription"];
+                    };
+                };
+            };
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    put_users_me_devices_device_id_push: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                device_id: components["schemas"]["DeviceId"];
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PutPush"];
+            };
+        };
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["PushSubscription"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
+            408: components["responses"]["Error"];
+            /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
+            413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    delete_users_me_devices_device_id_push: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                device_id: components["schemas"]["DeviceId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["DeletedPush"];
                     };
                 };
             };

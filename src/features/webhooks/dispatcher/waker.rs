@@ -98,8 +98,8 @@ impl Waker {
     }
 
     /// Notes agents with a socket less.
-    fn note_offline(&self, principals: Vec<Principal>) {
-        let agents = principals.into_iter().filter_map(agent);
+    fn note_offline(&self, principals: &[Principal]) {
+        let agents = principals.iter().copied().filter_map(agent);
         self.noted.lock().offline.extend(agents);
         self.notify.notify_one();
     }

@@ -162,6 +162,7 @@ async fn accounts(cast: &mut Cast) {
     ok(bob.user.delete(path).await);
     ok(bob.user.get("/users/me/devices").await);
     ok(bob.user.get("/users/me").await);
+    pushes(&bob.user).await;
     let profile = json!({ "display_name": "Bob", "device_locale": "de" });
     ok(bob.user.patch("/users/me", profile).await);
     let moved = format!("moved-{}", bob.user.email);
@@ -195,6 +196,18 @@ async fn accounts(cast: &mut Cast) {
     let alice = &cast.alice.user;
     ok(alice.get("/keys/backup").await);
     ok(alice.get(format!("/keys/users/{}/devices", alice.id)).await);
+}
+
+async fn pushes(user: &User) {
+    let path = format!("/users/me/devices/{}/push", user.device_id);
+    ok(user.get("/push/key").await);
+    let subscription = json!({
+        "kind": "webpush", "endpoint": "http://127.0.0.1:9/x", "auth": "A".repeat(22),
+        "p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+    });
+    ok(user.put(&path, subscription).await);
+    ok(user.get(&path).await);
+    ok(user.delete(&path).await);
 }
 
 async fn passkeys(user: &User, anon: &Caller) {

@@ -68,6 +68,7 @@ const ROUTES: &[(Limit, &str)] = &[
     (Limit::WebhookOrigin,         "POST /agents/{agent_id}/webhook/test"),
     (Limit::ApprovalRequest,       "POST /agents/{agent_id}/conversations/{conversation_id}/approvals"),
     (Limit::TurnStop,              "POST /conversations/{conversation_id}/stop"),
+    (Limit::PushRegister,          "PUT /users/me/devices/{device_id}/push"),
     (Limit::DefaultUser,           "GET /limits"),
     (Limit::DefaultIp,             "POST /auth/logout"),
     (Limit::AgentTokenWrong,       "GET /limits"),

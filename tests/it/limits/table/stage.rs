@@ -199,6 +199,10 @@ impl Stage {
                 let path = format!("/conversations/{}/stop", self.conversation);
                 user.post(path, json!({})).await
             }
+            Limit::PushRegister => {
+                let path = format!("/users/me/devices/{}/push", user.device_id);
+                user.put(path, json!({})).await
+            }
             Limit::DefaultUser => user.get("/limits").await,
             _ => return None,
         })

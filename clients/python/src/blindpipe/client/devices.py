@@ -80,6 +80,36 @@ class Devices:
         if device_id != self._account.device_id:
             await self._on_revoked()
 
+    async def push_key(self) -> str:
+        """The server's key, which a push service wants: P-256 in base64url."""
+        shown: JsonObject = await self._account.http.data(Call("GET", "/push/key"))
+        key: str = shown["public_key"]
+        return key
+
+    async def subscribe(
+        self, endpoint: str, *, p256dh: str, auth: str, kind: str = "webpush"
+    ) -> JsonObject:
+        """Lets the server wake this device through a push service.
+
+        The service learns when something waits, and never what. `kind` is `webpush` or
+        `unifiedpush`. The subscription ends with the session, so call this at each start.
+        """
+        body: JsonObject = {"kind": kind, "endpoint": endpoint, "p256dh": p256dh, "auth": auth}
+        path = _push_path(self._account.device_id)
+        answer: JsonObject = await self._account.http.data(Call("PUT", path, body=body))
+        return answer
+
+    async def subscription(self, device_id: str | None = None) -> JsonObject:
+        """The subscription of this device or another one. Its `last_error` is a word or null."""
+        path = _push_path(device_id or self._account.device_id)
+        answer: JsonObject = await self._account.http.data(Call("GET", path))
+        return answer
+
+    async def unsubscribe(self, device_id: str | None = None) -> None:
+        """Ends the pushes to this device or another one."""
+        path = _push_path(device_id or self._account.device_id)
+        await self._account.http.data(Call("DELETE", path))
+
     async def withdraw(self, agent_id: str, scope: str | None = None) -> None:
         """Takes back what this device remembers of the person's approvals: of a scope, or all.
 
@@ -171,6 +201,10 @@ class Devices:
     def _hold(self, keys: DeviceKeys) -> DeviceKeys:
         self._on_keys(keys)
         return keys
+
+
+def _push_path(device_id: str) -> str:
+    return f"/users/me/devices/{device_id}/push"
 
 
 def _named(key: JsonObject) -> tuple[str | None, str, str]:

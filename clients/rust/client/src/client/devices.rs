@@ -9,6 +9,7 @@ use blindpipe_protocol::{
     devices::{Device, RevokedDevice},
     ids::{Principal, UserId},
     keys::{Argon2Params, Introduction, KeyBackup, KeyDirectory, PutKeyBackup, StoredKeyBackup},
+    push::{DeletedPush, PushKey, PushSubscription, PutPush},
     text::{Blob, DeviceId, Key32, Scheme},
 };
 
@@ -82,6 +83,54 @@ impl Devices<'_> {
             Box::pin(self.0.rotate_recent()).await;
         }
         Ok(revoked)
+    }
+
+    /// The server's key, which a push service wants: P-256 in base64url.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn push_key(&self) -> Result<String> {
+        let call = Call::get("/push/key");
+        let key: PushKey = self.0.http().data(call).await?;
+        Ok(key.public_key)
+    }
+
+    /// Lets the server wake this device through a push service, which learns when something waits,
+    /// and never what. The subscription ends with the session, so it is made at each start.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn subscribe(&self, target: &PutPush) -> Result<PushSubscription> {
+        let call = Call::put(self.push_path(None)?, target);
+        self.0.http().data(call).await
+    }
+
+    /// The subscription of a device; of this one without an id.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service; `NOT_FOUND` without a subscription.
+    pub async fn subscription(&self, device_id: Option<&str>) -> Result<PushSubscription> {
+        let call = Call::get(self.push_path(device_id)?);
+        self.0.http().data(call).await
+    }
+
+    /// Ends the pushes to a device; to this one without an id.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service; `NOT_FOUND` without a subscription.
+    pub async fn unsubscribe(&self, device_id: Option<&str>) -> Result<DeletedPush> {
+        let call = Call::delete(self.push_path(device_id)?);
+        self.0.http().data(call).await
+    }
+
+    fn push_path(&self, device_id: Option<&str>) -> Result<String> {
+        let own = self.0.device_id()?;
+        let device_id = device_id.unwrap_or(&own);
+        Ok(format!("/users/me/devices/{device_id}/push"))
     }
 
     /// The other devices whose keys `device_id` introduced, directly or by another one: after a
