@@ -58,3 +58,68 @@ async function keep(response) {
   }
   await cache.put(PAGE, response);
 }
+
+// A push says that something waits, and never what: the page has the keys, and opens what it reads by itself.
+const WORDS = {
+  en: {
+    "message.created": "There is a new message.",
+    "approval.requested": "An agent asks for your approval.",
+    artifact_request: "An agent wants to use a tool on your device.",
+    "grant.requested": "An agent asks for a permission.",
+    "key.backup_accessed": "The backup of your keys was read. Was it you?",
+    "key.device_added": "A device was added to your account. Was it you?",
+    other: "Something waits for you.",
+  },
+  de: {
+    "message.created": "Es gibt eine neue Nachricht.",
+    "approval.requested": "Ein Agent bittet um Ihre Zustimmung.",
+    artifact_request: "Ein Agent möchte ein Werkzeug auf Ihrem Gerät benutzen.",
+    "grant.requested": "Ein Agent bittet um eine Erlaubnis.",
+    "key.backup_accessed": "Die Sicherung Ihrer Schlüssel wurde gelesen. Waren Sie das?",
+    "key.device_added": "Ein Gerät kam zu Ihrem Konto hinzu. Waren Sie das?",
+    other: "Etwas wartet auf Sie.",
+  },
+};
+
+addEventListener("push", (event) => event.waitUntil(notify(content(event))));
+addEventListener("notificationclick", (event) => {
+  event.notification.close();
+  event.waitUntil(show(event.notification.data));
+});
+
+function content(event) {
+  try {
+    return event.data?.json() ?? {};
+  } catch {
+    return {};
+  }
+}
+
+async function notify({ event, conversation_id }) {
+  const pages = await clients.matchAll({ type: "window" });
+  // The person sees it already.
+  if (pages.some(({ focused }) => focused)) return;
+  const language = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.startsWith("de") ? "de" : "en";
+  await registration.showNotification("Blindpipe", {
+    body: WORDS[language][event] ?? WORDS[language].other,
+    icon: "/app/icon.svg",
+    lang: language,
+    // One for each conversation: a later one stands for those before.
+    tag: conversation_id ?? event ?? "other",
+    data: place(event, conversation_id),
+  });
+}
+
+/** Where in the app it waits. */
+function place(event, conversation) {
+  if (event === "approval.requested") return "#/approvals";
+  if (event?.startsWith("key.")) return "#/settings/devices";
+  return conversation ? `#/c/${encodeURIComponent(conversation)}` : "#/";
+}
+
+async function show(hash) {
+  const [open] = await clients.matchAll({ type: "window" });
+  if (!open) return clients.openWindow(PAGE + hash);
+  await open.focus();
+  open.postMessage({ go: hash });
+}

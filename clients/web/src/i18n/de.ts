@@ -196,5 +196,19 @@ export const de: Texts = {
   unblock: "Freigeben",
   failed_passkey: "Dieser Passkey meldet hier nicht an.",
   close: "Schließen",
+  notifications: "Mitteilungen",
+  push_lead:
+    "Dieser Browser kann Ihnen sagen, dass etwas wartet, während die App geschlossen ist. Die Mitteilung zeigt nie, was darin steht.",
+  push_leaks: "Was andere erfahren",
+  push_leaks_when:
+    "Der Push-Dienst Ihres Browsers, den sein Hersteller betreibt, erfährt, wann und wie oft etwas auf Sie wartet und welche Mitteilungen zusammengehören.",
+  push_leaks_who: "Er erfährt auch, dass dieser Browser diesen Dienst benutzt.",
+  push_leaks_not: "Er erfährt weder, was geschrieben wird, noch mit wem Sie schreiben. Die Mitteilung ist für diesen Browser verschlüsselt.",
+  push_unsupported: "Dieser Browser hat keine Mitteilungen für diese App.",
+  push_denied: "Sie haben Mitteilungen für diese Seite verboten. Erlauben Sie sie zuerst in den Einstellungen des Browsers.",
+  push_off: "Mitteilungen sind aus.",
+  push_on: "Mitteilungen sind an.",
+  push_turn_on: "Einschalten",
+  push_turn_off: "Ausschalten",
   theme_note: "Die Farben folgen Ihrem System.",
 };

@@ -190,6 +190,20 @@ export const en = {
   unblock: "Unblock",
   failed_passkey: "This passkey does not sign in here.",
   close: "Close",
+  notifications: "Notifications",
+  push_lead:
+    "This browser can tell you that something waits while the app is closed. The notification never shows what it says.",
+  push_leaks: "What others learn",
+  push_leaks_when:
+    "Your browser's push service, run by its maker, learns when something waits for you and how often, and which notifications belong together.",
+  push_leaks_who: "It also learns that this browser uses this service.",
+  push_leaks_not: "It learns neither what is written nor with whom you write. The notification is encrypted for this browser.",
+  push_unsupported: "This browser has no notifications for this app.",
+  push_denied: "You have forbidden notifications for this page. Allow them in the browser's settings first.",
+  push_off: "Notifications are off.",
+  push_on: "Notifications are on.",
+  push_turn_on: "Turn on",
+  push_turn_off: "Turn off",
   theme_note: "The colours follow your system.",
 } as const;
 

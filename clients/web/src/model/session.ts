@@ -11,6 +11,7 @@ import {
 } from "@blindpipe/client";
 import { open as openChats, close as closeChats, notice, resync } from "./chats.js";
 import * as line from "./line.js";
+import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
 import { tools } from "./tools.js";
@@ -125,6 +126,8 @@ async function hasBackup(client: Client): Promise<boolean> {
 function ready(client: Client): void {
   phase.value = { is: "ready", client };
   void openChats(client, signedOutElsewhere);
+  // Notifications wait for nothing else, and nothing waits for them.
+  void push.renew(client).catch(() => {});
 }
 
 function signedOutElsewhere(): void {
@@ -188,6 +191,7 @@ export async function logout(): Promise<void> {
   const now = phase.value;
   closeChats();
   if (userId) await storage.forget(userId);
+  await push.forget().catch(() => {});
   if (now.is === "ready" || now.is === "without-keys") await now.client.account.logout().catch(() => {});
   phase.value = { is: "signed-out" };
 }

@@ -14,6 +14,10 @@ export async function keepShell(): Promise<void> {
     const types = (globalThis as { trustedTypes?: TrustedTypes }).trustedTypes;
     // The policy of the page knows this name alone, and it makes this one address.
     const made = types?.createPolicy("blindpipe-worker", { createScriptURL: () => WORKER }).createScriptURL(WORKER);
+    navigator.serviceWorker.addEventListener("message", ({ data }: MessageEvent<{ go?: unknown }>) => {
+      // A notification was pressed.
+      if (typeof data.go === "string") location.hash = data.go;
+    });
     await navigator.serviceWorker.register(made ?? WORKER, { scope: "/app" });
   } catch {
     // A private window has none. The app works without.

@@ -8,6 +8,7 @@ import { AccessLog } from "./access-log.js";
 import { Blocks } from "./blocks.js";
 import { Devices } from "./devices.js";
 import { Grants } from "./grants.js";
+import { Notifications } from "./notifications.js";
 import { Password } from "./password.js";
 import { Passkeys } from "./passkeys.js";
 import { Profile } from "./profile.js";
@@ -18,6 +19,7 @@ const TITLES: Readonly<Record<Section, keyof Texts>> = {
   profile: "profile",
   "sign-in": "sign_in_ways",
   devices: "devices_sessions",
+  notifications: "notifications",
   blocks: "blocks",
   grants: "grants",
   reads: "access_log",
@@ -79,6 +81,8 @@ function Content({ section }: { readonly section: Section }): JSX.Element {
           <Sessions />
         </>
       );
+    case "notifications":
+      return <Notifications />;
     case "blocks":
       return <Blocks />;
     case "grants":
