@@ -24,7 +24,7 @@ use crate::{
     db::{Conn, Db, Tx, batches::paced},
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
-    ids::{AgentId, ConversationId, EventId, Principal, PrincipalId, TokenId},
+    ids::{AgentId, ConversationId, Credential, EventId, Principal, PrincipalId, TokenId},
     limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS, MAX_POLL_EVENTS},
     metrics,
     telemetry::trace::{self, TraceContext},
@@ -192,7 +192,17 @@ impl Inbox {
 
     /// The bounds of an inbox and a reader's position in it.
     pub async fn bounds(&self, reader: &Reader) -> Result<Bounds> {
-        store::bounds(&self.db, reader).await
+        let bounds = store::bounds(&self.db, reader, None).await?;
+        bounds.ok_or(Code::InternalError.into())
+    }
+
+    /// Like [`bounds`](Self::bounds); none if the reader's credential has ended.
+    pub async fn bounds_by(
+        &self,
+        reader: &Reader,
+        credential: Credential,
+    ) -> Result<Option<Bounds>> {
+        store::bounds(&self.db, reader, Some(credential)).await
     }
 
     /// The next events after `after`, at most `limit` and a few megabytes.

@@ -200,9 +200,13 @@ impl<'a> Session<'a> {
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
         // A revocation between the authentication and the subscription reached no subscription.
-        reverify(&client).await?;
-        let bounds = gateway.inbox.bounds(&client.reader).await;
-        let bounds = bounds.map_err(|error| overload("inbox.bounds", &error))?;
+        let (inbox, credential) = (&gateway.inbox, client.credential);
+        let bounds = inbox.bounds_by(&client.reader, credential).await;
+        let Some(bounds) = bounds.map_err(|error| overload("inbox.bounds", &error))? else {
+            // It refuses the credential, and remembers that.
+            reverify(&client).await?;
+            return Err(Close::Overload.into());
+        };
         let bounds = shared::bounds_of(&client, bounds);
         let from = greet(&client, &bounds, socket);
         subscription.set_start(bounds.cursor(from));

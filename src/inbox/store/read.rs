@@ -10,30 +10,39 @@ use crate::{
     db::{Conn, Db},
     error::Result,
     events::{self, Deletion, Message},
-    ids::{ConversationId, EventId, MessageId, Principal, PrincipalId},
+    ids::{ConversationId, Credential, EventId, MessageId, Principal, PrincipalId},
     limits::quotas::MAX_POLL_EVENTS,
 };
 
-pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
+/// None if `live` is given and has ended. A connect asks so: bounds and credential are of one
+/// snapshot then, and cost one statement.
+pub async fn bounds(db: &Db, reader: &Reader, live: Option<Credential>) -> Result<Option<Bounds>> {
+    let (session, token) = match live {
+        Some(Credential::Session(session)) => (Some(session), None),
+        Some(Credential::Token(token)) => (None, Some(token)),
+        None => (None, None),
+    };
     let client = db.read().await?;
     let row = client
-        .query_one(
+        .query_opt(
             "-- inbox.bounds
             select i.head_seq,
                    coalesce((select seq - events + 1 from inbox_entry e
                              where e.principal_id = $1 order by seq limit 1), i.head_seq + 1) as oldest_seq,
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
                        as acked_seq, inbox_epoch() as epoch
-            from inbox i where i.principal_id = $1",
-            &[&reader.principal.id(), &reader.device_id],
+            from inbox i where i.principal_id = $1
+                and ($3::uuid is null or exists (select from live_session s where s.session_id = $3 and s.user_id = $1))
+                and ($4::uuid is null or exists (select from live_agent_token t where t.token_id = $4 and t.agent_id = $1))",
+            &[&reader.principal.id(), &reader.device_id, &session, &token],
         )
         .await?;
-    Ok(Bounds {
+    Ok(row.map(|row| Bounds {
         head: row.get("head_seq"),
         oldest: row.get("oldest_seq"),
         acked: row.get("acked_seq"),
         epoch: from_column(row.get("epoch")),
-    })
+    }))
 }
 
 // The largest page is a literal in the statement. Without it Postgres would expect a tenth of the
