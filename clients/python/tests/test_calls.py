@@ -96,3 +96,23 @@ async def test_the_calls_of_an_account(ada: TestUser, bob: TestUser) -> None:
     await client.change_password(ada.password, "another " + ada.password)
     with pytest.raises(UsageError):
         await client.request("GET", "https://example.com/")
+
+
+async def test_a_device_subscribes_to_pushes_and_ends_them(ada: TestUser) -> None:
+    devices = ada.client.devices
+    with pytest.raises(ApiError):
+        await devices.subscription()
+    # Any point of the curve will do, and nothing is sent to the address here.
+    point, secret = await devices.push_key(), "A" * 22
+    endpoint = "http://127.0.0.1:9/push"
+    made = await devices.subscribe(endpoint, p256dh=point, auth=secret)
+    assert (made["kind"], made["last_error"]) == ("webpush", None)
+    assert endpoint not in str(made)
+    replaced = await devices.subscribe(endpoint, p256dh=point, auth=secret, kind="unifiedpush")
+    assert replaced["kind"] == "unifiedpush"
+    assert await devices.subscription() == replaced
+    with pytest.raises(ApiError):
+        await devices.subscribe(endpoint, p256dh="no point", auth=secret)
+    await devices.unsubscribe()
+    with pytest.raises(ApiError):
+        await devices.subscription()

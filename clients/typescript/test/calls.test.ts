@@ -99,3 +99,21 @@ test("the calls of an account", async () => {
   await client.changePassword(ada.password, `another ${ada.password}`);
   await assert.rejects(client.request("GET", "https://example.com/"), UsageError);
 });
+
+test("a device subscribes to pushes and ends them", async () => {
+  const { devices } = ada.client;
+  await assert.rejects(devices.subscription());
+  // Any point of the curve will do, and nothing is sent to the address here.
+  const keys = { p256dh: await devices.pushKey(), auth: "A".repeat(22) };
+  const endpoint = "http://127.0.0.1:9/push";
+  const made = await devices.subscribe({ endpoint, keys });
+  assert.deepEqual([made.kind, made.last_error], ["webpush", null]);
+  assert.ok(!JSON.stringify(made).includes(endpoint));
+  const replaced = await devices.subscribe({ endpoint, keys }, "unifiedpush");
+  assert.equal(replaced.kind, "unifiedpush");
+  assert.deepEqual(await devices.subscription(), replaced);
+  const wrong = { ...keys, p256dh: "no point" };
+  await assert.rejects(devices.subscribe({ endpoint, keys: wrong }));
+  await devices.unsubscribe();
+  await assert.rejects(devices.subscription());
+});

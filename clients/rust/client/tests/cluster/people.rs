@@ -12,7 +12,11 @@ use blindpipe_client::{
     Agent, Clock, Error, NewFile,
     agent::{self, Question},
     client::{ClientEvent, SendOptions},
-    protocol::{groups::Visibility, ids::Principal},
+    protocol::{
+        groups::Visibility,
+        ids::Principal,
+        push::{PushKind, PutPush},
+    },
     testing::PROTECTION_PASSWORD,
 };
 use parking_lot::Mutex;
@@ -356,4 +360,30 @@ async fn an_earlier_reply_is_found_behind_thousands_of_messages() {
     timeout(3 * PATIENCE, searched).await.expect("a search");
     assert_eq!(*found.lock(), Some(true));
     talk.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_subscribes_to_pushes_and_ends_them() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let devices = ada.client.devices();
+    assert!(devices.subscription(None).await.is_err());
+    // Any point of the curve will do, and nothing is sent to the address here.
+    let endpoint = "http://127.0.0.1:9/push";
+    let mut target = PutPush {
+        kind: PushKind::Webpush,
+        endpoint: endpoint.into(),
+        p256dh: devices.push_key().await.expect("a key"),
+        auth: "A".repeat(22).as_str().into(),
+    };
+    let made = devices.subscribe(&target).await.expect("subscribed");
+    assert_eq!((made.kind, made.last_error), (PushKind::Webpush, None));
+    target.kind = PushKind::Unifiedpush;
+    let replaced = devices.subscribe(&target).await.expect("subscribed");
+    let shown = devices.subscription(None).await.expect("shown");
+    assert_eq!(shown, replaced);
+    "no point".clone_into(&mut target.p256dh);
+    assert!(devices.subscribe(&target).await.is_err());
+    devices.unsubscribe(None).await.expect("ended");
+    assert!(devices.subscription(None).await.is_err());
 }
