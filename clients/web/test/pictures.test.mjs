@@ -155,6 +155,12 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByRole("button", { name: /What it added/ }).click();
   await page.getByText("Passkey: Laptop").waitFor();
   await shoot(page, "devices-and-sign-ins");
+  // A browser without a window forbids them to every page.
+  await page.evaluate(() => Object.defineProperty(Notification, "permission", { get: () => "default" }));
+  await page.goto(`${url}#/settings/notifications`);
+  await page.getByRole("heading", { name: "What others learn" }).waitFor();
+  await page.getByRole("status").waitFor();
+  await shoot(page, "notifications");
   await page.goto(`${url}#/settings/reads`);
   await page.locator(".page li").first().waitFor();
   await shoot(page, "what-agents-have-read");
