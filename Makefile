@@ -4,7 +4,7 @@
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load soak compare autobahn measure clean-dev toolchain
+.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load soak planted-bugs compare autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -174,6 +174,9 @@ autobahn: toolchain ## the WebSocket suite of the Autobahn project against the s
 soak: toolchain ## harm nodes, Postgres and Redis under load, and judge what clients saw (MINUTES=3, SEED=)
 	@$(CARGO) build --locked --workspace --release --bin blindpipe --bin devcluster --bin loadtest
 	@$(TARGET)/release/loadtest soak --start $(TARGET)/release/devcluster --dir .dev/soak --minutes $(or $(MINUTES),3) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+planted-bugs: toolchain ## see that the soak finds each bug of src/planted.rs (a release build of its own; ARGS=names)
+	@CARGO=$(CARGO) TARGET=$(TARGET) scripts/planted-bugs $(ARGS)
 
 measure: ## how long files and functions are, and the counts that may only shrink (SINCE=revision: its commits too)
 	@scripts/measure $(SINCE)

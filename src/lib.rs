@@ -5,8 +5,8 @@
 //! left. A test reads this map and checks every `use` and every path, so there are no circles.
 //!
 //! ```text
-//! foundation  error clock random ids cursor events config metrics telemetry breaker validation
-//!             supervisor
+//! foundation  planted error clock random ids cursor events config metrics telemetry breaker
+//!             validation supervisor
 //! stores      db redis mail
 //! core        limits auth access_log inbox objects
 //! delivery    delivery
@@ -81,6 +81,7 @@ pub(crate) mod mail;
 pub mod metrics;
 pub mod node;
 pub mod objects;
+mod planted;
 pub mod random;
 pub mod redis;
 pub mod routes;

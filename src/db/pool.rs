@@ -20,7 +20,10 @@ use tokio_postgres::{Config, config::TargetSessionAttrs};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{connection::Conn, transaction::Tx};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    planted::PlantedBug,
+};
 
 /// The planning mode of a pool's connections.
 #[derive(Clone, Copy)]
@@ -79,7 +82,12 @@ impl Plans {
         if !matches!(self, Plans::Free) {
             fixed.extend(PINNED_PLANS);
         }
-        if matches!(self, Plans::PinnedDeferred) {
+        let is_deferred = match self {
+            Plans::Free => false,
+            Plans::Pinned => PlantedBug::AsynchronousCommit.is_planted(),
+            Plans::PinnedDeferred => true,
+        };
+        if is_deferred {
             fixed.push(("synchronous_commit", "off"));
         }
         let fixed = fixed

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     delivery::subscription::Item, events::EncodedEvent, limits::quotas::MAX_MAILBOX_FRAMES,
+    planted::PlantedBug,
 };
 
 /// Wait for a missing event before the inbox is read. It is much longer than hints take on a busy
@@ -36,10 +37,10 @@ impl ReorderBuffer {
         while let Some(first) = self
             .held
             .first_entry()
-            .filter(|first| *first.key() <= sent + 1)
+            .filter(|first| *first.key() <= sent + 1 || PlantedBug::HintIsTruth.is_planted())
         {
             let (seq, encoded) = first.remove_entry();
-            if seq == sent + 1 {
+            if seq == sent + 1 || seq > sent && PlantedBug::HintIsTruth.is_planted() {
                 self.until = None;
                 return Some(encoded);
             }

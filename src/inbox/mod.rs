@@ -27,6 +27,7 @@ use crate::{
     ids::{AgentId, ConversationId, Credential, EventId, Principal, PrincipalId, TokenId},
     limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS, MAX_POLL_EVENTS},
     metrics,
+    planted::PlantedBug,
     telemetry::trace::{self, TraceContext},
 };
 
@@ -148,6 +149,7 @@ impl Bounds {
     pub fn start(&self, cursor: Option<Cursor>) -> Start {
         let after = match cursor {
             None => self.acked,
+            Some(_) if PlantedBug::CursorIsIgnored.is_planted() => self.head,
             Some(cursor) if cursor.epoch == self.epoch => cursor.seq,
             Some(_) => return Start::Resync,
         };

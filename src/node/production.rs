@@ -10,6 +10,9 @@ pub(super) fn check_settings(config: &Config, faults: &mut Vec<String>) {
     if config.profile != Profile::Production {
         return;
     }
+    if cfg!(feature = "planted-bugs") {
+        faults.push("this build has bugs on purpose (the feature planted-bugs)".into());
+    }
     if config.limits_off.0 {
         faults.push("LIMITS_OFF: limits can be off in the dev profile only".into());
     }

@@ -102,7 +102,7 @@ pub async fn soak(cluster: &Cluster, options: &Options) -> Result<Report> {
                 &mut plain,
                 &mut nemesis,
                 options,
-                ROUND_OPERATIONS,
+                options.operations.min(ROUND_OPERATIONS),
                 seed + rounds,
             )
             .await?;

@@ -54,6 +54,7 @@ use crate::{
     },
     inbox::Delivery,
     limits::quotas::MAX_HOPS,
+    planted::PlantedBug,
 };
 
 /// Takes the locks of a batch's conversations before [`SEND`] begins. The snapshot of [`SEND`] then
@@ -274,7 +275,10 @@ impl<'a> Columns<'a> {
                 })
                 .collect(),
             encrypted: each().map(|request| request.draft.encrypted).collect(),
-            keys: each().map(|request| request.draft.key).collect(),
+            keys: each()
+                .map(|request| request.draft.key)
+                .map(|key| key.filter(|_| !PlantedBug::NoIdempotency.is_planted()))
+                .collect(),
             references: each().map(|request| request.draft.in_reply_to).collect(),
             named: each()
                 .map(|request| array(&request.draft, |who| who.id().0.to_string()))
