@@ -74,8 +74,9 @@ fn take(from: &mut HashSet<UserId>) -> Vec<UserId> {
 pub async fn collect(db: &Db, users: &[UserId]) -> Result<u64> {
     let mut count = 0;
     for some in users.chunks(MAX_BATCH_USERS) {
-        loop {
-            let collected = wakes::collect(db, some).await?;
+        let subscribed = wakes::subscribed(db, some).await?;
+        while !subscribed.is_empty() {
+            let collected = wakes::collect(db, &subscribed).await?;
             count += collected.wakes;
             if !collected.is_more {
                 break;
