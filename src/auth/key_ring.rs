@@ -12,12 +12,22 @@
 
 use std::{fmt, sync::Arc};
 
+use aws_lc_rs::{
+    aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
+    error::Unspecified,
+};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::{secret::MacKey, server_secret::ServerSecret};
+use crate::{
+    error::{Code, Error, Result},
+    random::Random,
+};
 
 /// Fewest bytes of a shortened MAC.
 pub const MIN_MAC_BYTES: usize = 16;
+/// Bytes of a key's id before what it has sealed.
+const KEY_ID_BYTES: usize = 4;
 
 impl ServerSecret {
     /// The MAC keys for `purpose`, a fixed text that no other use has.
@@ -114,6 +124,52 @@ impl SealingKeys {
     pub fn get(&self, id: KeyId) -> Option<&SealingKey> {
         self.0.iter().find(|key| key.id == id)
     }
+
+    /// The first bytes of what the current key seals.
+    pub fn current_prefix(&self) -> Vec<u8> {
+        self.current().id.to_bytes().to_vec()
+    }
+
+    /// The first bytes of what the keys that only open have sealed.
+    pub fn other_prefixes(&self) -> Vec<Vec<u8>> {
+        let prefixes = self.others().map(|key| key.id.to_bytes().to_vec());
+        prefixes.collect()
+    }
+
+    /// Seals a text with AES-256-GCM: key id (4 bytes), nonce (12 bytes), ciphertext, tag. It opens
+    /// for its owner only.
+    pub fn seal(&self, random: &Random, owner: &[u8], mut text: Vec<u8>) -> Result<Vec<u8>> {
+        let key = self.current();
+        let nonce = random.bytes::<NONCE_LEN>();
+        let unsealed = |error| Error::internal(Code::InternalError, error);
+        cipher(key)
+            .map_err(unsealed)?
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(owner),
+                &mut text,
+            )
+            .map_err(unsealed)?;
+        Ok([&key.id.to_bytes()[..], &nonce, &text].concat())
+    }
+
+    /// Opens what [`seal`](Self::seal) made for this owner. None if its key has left the ring or it
+    /// was changed.
+    pub fn open(&self, owner: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        let (id, rest) = sealed.split_first_chunk::<KEY_ID_BYTES>()?;
+        let (nonce, text) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let key = self.get(KeyId(i32::from_be_bytes(*id)))?;
+        let mut text = text.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let opened = cipher(key)
+            .ok()?
+            .open_in_place(nonce, Aad::from(owner), &mut text);
+        Some(opened.ok()?.to_vec())
+    }
+}
+
+fn cipher(key: &SealingKey) -> std::result::Result<LessSafeKey, Unspecified> {
+    Ok(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key.key)?))
 }
 
 #[cfg(test)]

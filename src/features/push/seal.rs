@@ -1,27 +1,20 @@
-//! A subscription's address and keys, in memory and at rest: AES-256-GCM under a key of the server's
-//! secret. A sealed one is key id (4 bytes), nonce (12 bytes), ciphertext, tag. It opens for its
-//! session only.
+//! A subscription's address and keys, in memory and at rest, where they are sealed under a key of the
+//! server's secret ([`SealingKeys::seal`]). They open for their session only.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use blindpipe_protocol::{push::PutPush, text::Secret};
 
 use super::encryption::{self, AUTH_BYTES, POINT_BYTES};
 use crate::{
-    auth::{
-        key_ring::{KeyId, SealingKey, SealingKeys},
-        server_secret::ServerSecret,
-    },
-    error::{Code, Error, Result},
+    auth::{key_ring::SealingKeys, server_secret::ServerSecret},
+    error::{Error, Result},
     ids::SessionId,
     random::Random,
 };
 
-const KEY_ID_BYTES: usize = 4;
-
 /// The address of a device at its push service, and the device's keys. It cannot be printed.
 pub struct Endpoint {
-    /// The address, which whoever knows it may call.
+    /// The address. It is a secret: knowing it is enough to call it.
     pub url: Secret,
     pub device_key: [u8; POINT_BYTES],
     pub auth: [u8; AUTH_BYTES],
@@ -84,54 +77,26 @@ impl EndpointSeal {
         }
     }
 
-    /// The name of the key that seals.
+    /// The first bytes of what the current key seals.
     pub(super) fn current_key(&self) -> Vec<u8> {
-        self.keys.current().id.to_bytes().to_vec()
+        self.keys.current_prefix()
     }
 
-    /// The names of the keys that only open.
+    /// The first bytes of what the keys that only open have sealed.
     pub(super) fn other_keys(&self) -> Vec<Vec<u8>> {
-        let names = self.keys.others().map(|key| key.id.to_bytes().to_vec());
-        names.collect()
+        self.keys.other_prefixes()
     }
 
     /// Seals the endpoint of a session.
     pub fn seal(&self, session: SessionId, endpoint: &Endpoint) -> Result<Vec<u8>> {
-        let key = self.keys.current();
-        let nonce = self.random.bytes::<NONCE_LEN>();
-        let mut text = endpoint.to_bytes();
-        cipher(key)?
-            .seal_in_place_append_tag(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(session.0.as_bytes()),
-                &mut text,
-            )
-            .map_err(|error| Error::internal(Code::InternalError, error))?;
-        Ok([&key.id.to_bytes()[..], &nonce, &text].concat())
+        let text = endpoint.to_bytes();
+        self.keys.seal(&self.random, session.0.as_bytes(), text)
     }
 
     /// Opens the endpoint of a session. None if its key has left the ring or it was changed.
     pub fn open(&self, session: SessionId, sealed: &[u8]) -> Option<Endpoint> {
-        let (id, rest) = sealed.split_first_chunk::<KEY_ID_BYTES>()?;
-        let (nonce, text) = rest.split_first_chunk::<NONCE_LEN>()?;
-        let key = self.keys.get(KeyId(i32::from_be_bytes(*id)))?;
-        let mut text = text.to_vec();
-        let plain = cipher(key)
-            .ok()?
-            .open_in_place(
-                Nonce::assume_unique_for_key(*nonce),
-                Aad::from(session.0.as_bytes()),
-                &mut text,
-            )
-            .ok()?;
-        Endpoint::from_bytes(plain)
+        Endpoint::from_bytes(&self.keys.open(session.0.as_bytes(), sealed)?)
     }
-}
-
-fn cipher(key: &SealingKey) -> Result<LessSafeKey> {
-    let key = UnboundKey::new(&AES_256_GCM, &key.key)
-        .map_err(|error| Error::internal(Code::InternalError, error))?;
-    Ok(LessSafeKey::new(key))
 }
 
 #[cfg(test)]

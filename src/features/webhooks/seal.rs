@@ -1,18 +1,13 @@
-//! Webhook secrets at rest: AES-256-GCM under a key derived from the server's secret. A sealed
-//! secret is key id (4 bytes), nonce (12 bytes), ciphertext, tag. It opens for its agent only.
-
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+//! Webhook secrets at rest, sealed under a key derived from the server's secret
+//! ([`SealingKeys::seal`]). A secret opens for its agent only.
 
 use super::signature::WebhookSecret;
 use crate::{
-    auth::key_ring::{KeyId, SealingKey, SealingKeys},
-    auth::server_secret::ServerSecret,
-    error::{Code, Error, Result},
+    auth::{key_ring::SealingKeys, server_secret::ServerSecret},
+    error::Result,
     ids::AgentId,
     random::Random,
 };
-
-const KEY_ID_BYTES: usize = 4;
 
 /// Seals and opens webhook secrets. Clones share the keys.
 #[derive(Clone)]
@@ -30,54 +25,27 @@ impl SecretSeal {
         }
     }
 
-    /// The name of the key that seals.
+    /// The first bytes of what the current key seals.
     pub(super) fn current_key(&self) -> Vec<u8> {
-        self.keys.current().id.to_bytes().to_vec()
+        self.keys.current_prefix()
     }
 
-    /// The names of the keys that only open.
+    /// The first bytes of what the keys that only open have sealed.
     pub(super) fn other_keys(&self) -> Vec<Vec<u8>> {
-        let names = self.keys.others().map(|key| key.id.to_bytes().to_vec());
-        names.collect()
+        self.keys.other_prefixes()
     }
 
     /// Seals a secret of `agent`.
     pub fn seal(&self, agent: AgentId, secret: &WebhookSecret) -> Result<Vec<u8>> {
-        let key = self.keys.current();
-        let nonce = self.random.bytes::<NONCE_LEN>();
-        let mut text = secret.expose().as_bytes().to_vec();
-        cipher(key)?
-            .seal_in_place_append_tag(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(agent.0.as_bytes()),
-                &mut text,
-            )
-            .map_err(|error| Error::internal(Code::InternalError, error))?;
-        Ok([&key.id.to_bytes()[..], &nonce, &text].concat())
+        let text = secret.expose().as_bytes().to_vec();
+        self.keys.seal(&self.random, agent.0.as_bytes(), text)
     }
 
     /// Opens a sealed secret of `agent`. None if its key has left the ring or it was changed.
     pub fn open(&self, agent: AgentId, sealed: &[u8]) -> Option<WebhookSecret> {
-        let (id, rest) = sealed.split_first_chunk::<KEY_ID_BYTES>()?;
-        let (nonce, text) = rest.split_first_chunk::<NONCE_LEN>()?;
-        let key = self.keys.get(KeyId(i32::from_be_bytes(*id)))?;
-        let mut text = text.to_vec();
-        let plain = cipher(key)
-            .ok()?
-            .open_in_place(
-                Nonce::assume_unique_for_key(*nonce),
-                Aad::from(agent.0.as_bytes()),
-                &mut text,
-            )
-            .ok()?;
-        WebhookSecret::parse(std::str::from_utf8(plain).ok()?).ok()
+        let plain = self.keys.open(agent.0.as_bytes(), sealed)?;
+        WebhookSecret::parse(std::str::from_utf8(&plain).ok()?).ok()
     }
-}
-
-fn cipher(key: &SealingKey) -> Result<LessSafeKey> {
-    let key = UnboundKey::new(&AES_256_GCM, &key.key)
-        .map_err(|error| Error::internal(Code::InternalError, error))?;
-    Ok(LessSafeKey::new(key))
 }
 
 #[cfg(test)]
