@@ -74,9 +74,8 @@ fn take(from: &mut HashSet<UserId>) -> Vec<UserId> {
 pub async fn collect(db: &Db, users: &[UserId]) -> Result<u64> {
     let mut count = 0;
     for some in users.chunks(MAX_BATCH_USERS) {
-        let subscribed = wakes::subscribed(db, some).await?;
-        while !subscribed.is_empty() {
-            let collected = wakes::collect(db, &subscribed).await?;
+        loop {
+            let collected = wakes::collect(db, some).await?;
             count += collected.wakes;
             if !collected.is_more {
                 break;
@@ -148,7 +147,7 @@ impl Waker {
         });
     }
 
-    /// Writes what is noted until `stop`, and the rest then.
+    /// Writes the noted hints until `stop`, and the rest then.
     async fn write(self, db: Db, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -165,7 +164,7 @@ impl Waker {
         while !self.noted.lock().is_empty() && self.write_noted(&db).await {}
     }
 
-    /// Writes a batch of what is noted. False if Postgres is away; then it is noted again.
+    /// Writes a batch of hints. False if Postgres is away; then they are noted again.
     async fn write_noted(&self, db: &Db) -> bool {
         let (fresh, offline, ended) = {
             let mut noted = self.noted.lock();
@@ -203,7 +202,12 @@ impl Waker {
         if !offline.is_empty() {
             wakes::unpark(db, offline).await?;
         }
-        if collect(db, fresh).await? > 0 || !offline.is_empty() {
+        // The sweep asks this in its own statement.
+        let subscribed = match fresh {
+            [] => Vec::new(),
+            fresh => wakes::subscribed(db, fresh).await?,
+        };
+        if collect(db, &subscribed).await? > 0 || !offline.is_empty() {
             self.wake_due.notify_one();
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What is to be pushed: from inboxes into wakes, from wakes to the workers that push them.
+//! Wakes: from inboxes into rows, and from rows to the workers that push them.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub struct CollectOutcome {
     pub is_more: bool,
 }
 
-/// Those of these users who have a subscription. Most have none, and this costs a tenth of a look for
-/// their events.
+/// The users among these with a subscription. Most have none, and a look for events costs far more
+/// than this probe of an index.
 pub async fn subscribed(db: &Db, users: &[UserId]) -> Result<Vec<UserId>> {
     let client = db.read().await?;
     let rows = client

@@ -99,9 +99,12 @@ impl Waker {
 
     /// Notes agents with a socket less.
     fn note_offline(&self, principals: &[Principal]) {
-        let agents = principals.iter().copied().filter_map(agent);
-        self.noted.lock().offline.extend(agents);
-        self.notify.notify_one();
+        let mut agents = principals.iter().copied().filter_map(agent).peekable();
+        // A wake-up is a transaction, and most sockets are users'.
+        if agents.peek().is_some() {
+            self.noted.lock().offline.extend(agents);
+            self.notify.notify_one();
+        }
     }
 
     /// Notified when a turn is due.
