@@ -17,7 +17,7 @@ create index push_subscription_of_user on push_subscription (user_id);
 create index push_subscription_sealed on push_subscription (substring(sealed_endpoint from 1 for 4));
 comment on table push_subscription is 'owner: features/push';
 
--- What is to be pushed, one row per device and slot. A row without an event is the rest of a window, in which nothing is
+-- Events to push, one row per device and slot. A row without an event is the rest of a window, in which nothing is
 -- pushed. Workers claim the rows that are due.
 create table push_wake (
     session_id      uuid        not null references push_subscription on delete cascade,

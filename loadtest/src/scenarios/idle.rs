@@ -27,7 +27,7 @@ use crate::{
 const AT_ONCE: usize = 64;
 /// Sockets that come and go before anything is measured, so that what the first ones leave behind
 /// does not count.
-const WARMING: usize = 1_000;
+const WARMING_SOCKETS: usize = 1_000;
 /// The wait until freed memory has returned to the system.
 const SETTLE: Duration = Duration::from_secs(6);
 /// The wait until the last connection has been accepted. The kernel completes its part before the
@@ -175,7 +175,7 @@ async fn measure<L>(
             .try_collect()
             .await
     };
-    drop(open(0..WARMING.min(sockets)).await?);
+    drop(open(0..WARMING_SOCKETS.min(sockets)).await?);
     tokio::time::sleep(SETTLE).await;
     let watch = Watch::alone(pids.clone());
     let half = sockets / 2;

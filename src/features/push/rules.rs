@@ -1,4 +1,4 @@
-//! What is pushed, when, and after which failures again.
+//! The events that are pushed, their times, and the failures that are tried again.
 
 use std::time::Duration;
 

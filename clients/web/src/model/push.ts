@@ -79,7 +79,7 @@ export async function turnOff(client: Client): Promise<PushState> {
   return "off";
 }
 
-/** Ends this browser's subscription. Whoever signs in next is not woken by it. */
+/** Ends this browser's subscription. The next person to sign in is not woken by it. */
 export async function forget(): Promise<void> {
   await (await subscription())?.unsubscribe();
 }

@@ -233,8 +233,8 @@ async fn cut_postgres(plain: &Plain) -> Result<()> {
     }
 }
 
-/// Waits for the end of a node and starts it again. One that meets a store in recovery ends, and is
-/// started once more.
+/// Waits for the end of a node and starts it again. A node that meets a store in recovery ends, and
+/// is started once more.
 async fn restart(plain: &mut Plain, n: usize) -> Result<()> {
     let began = Instant::now();
     while !plain.has_ended(n) {

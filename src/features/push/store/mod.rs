@@ -1,4 +1,4 @@
-//! The rows of subscriptions and of what is to be pushed.
+//! The rows of subscriptions and of wakes.
 
 pub mod wakes;
 
