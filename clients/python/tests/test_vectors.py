@@ -289,6 +289,8 @@ def test_backups() -> None:
             shown = backup.BackupOwner(hexed(row, "user"), row["device_id"], public(row["device"]))
             halves = backup.Backup(hexed(row, "backup_a"), hexed(row, "backup_b"))
             backup.open(keys[password], shown, halves)
+    for accepted_costs in case["costs_accepted"]:
+        backup.Costs(**accepted_costs)
     for refused_costs in case["costs_refused"]:
         with refused("malformed"):
             backup.Costs(**refused_costs)

@@ -22,41 +22,47 @@ pub struct Introduction {
 /// The most schemes that a principal may name.
 pub const MAX_SCHEMES: usize = 8;
 
-/// The Argon2id parameters that derive a backup's key, with a lower bound on the cost.
+/// The Argon2id parameters that derive a backup's key, within the bounds of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Argon2Params {
     /// The memory in KiB.
-    #[cfg_attr(feature = "schema", schema(minimum = 19_456, maximum = 4_194_304))]
+    #[cfg_attr(feature = "schema", schema(minimum = 19_456, maximum = 1_048_576))]
     pub m: i32,
     /// The number of passes.
-    #[cfg_attr(feature = "schema", schema(minimum = 2, maximum = 1000))]
+    #[cfg_attr(feature = "schema", schema(minimum = 2, maximum = 10))]
     pub t: i32,
     /// The number of lanes.
-    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 255))]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 16))]
     pub p: i32,
 }
 
 impl<'de> Deserialize<'de> for Argon2Params {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Given {
-            m: i32,
-            t: i32,
-            p: i32,
-        }
-        let Given { m, t, p } = Given::deserialize(from)?;
+        let params = unbounded(from)?;
+        let Argon2Params { m, t, p } = params;
         if m < 19_456 || t < 2 || p < 1 {
             return Err(D::Error::custom("floor|m must be at least 19456, t 2, p 1"));
         }
-        // Argon2's own bounds, and no more memory than any device has.
-        if m > 4 * 1024 * 1024 || t > 1000 || p > 255 || m < 8 * p {
-            return Err(D::Error::custom(
-                "ceiling|m may be 4194304, t 1000, p 255 and an eighth of m",
-            ));
+        // No client restores a backup beyond these.
+        if m > 1_048_576 || t > 10 || p > 16 {
+            return Err(D::Error::custom("ceiling|m may be 1048576, t 10, p 16"));
         }
-        Ok(Argon2Params { m, t, p })
+        Ok(params)
     }
+}
+
+/// Reads parameters of any cost. A stored backup may be older than the bounds, and must not hide the
+/// others of its list.
+fn unbounded<'de, D: Deserializer<'de>>(from: D) -> Result<Argon2Params, D::Error> {
+    #[derive(Deserialize)]
+    struct Given {
+        m: i32,
+        t: i32,
+        p: i32,
+    }
+    let Given { m, t, p } = Given::deserialize(from)?;
+    Ok(Argon2Params { m, t, p })
 }
 
 /// The body of `POST /keys/backup`: a device's keys.
@@ -128,6 +134,7 @@ pub struct KeyBackup {
     /// The salt of the derivation.
     pub argon2_salt: Blob,
     /// The cost of the derivation.
+    #[serde(deserialize_with = "unbounded")]
     pub argon2_params: Argon2Params,
     /// The X25519 public key.
     pub public_key: Blob,

@@ -49,6 +49,7 @@ pub fn key_id(public_key: &[u8; 32], signing_public_key: &[u8; 32]) -> String {
 mod tests {
     use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
     use blindpipe_protocol::text::Key32;
+    use serde_json::Value;
 
     use super::*;
 
@@ -70,12 +71,16 @@ mod tests {
         let blob =
             |bytes: usize| serde_json::from_value::<Blob>(BASE64.encode(vec![7; bytes]).into());
         assert!(blob(1).is_ok() && blob(8192).is_ok() && blob(0).is_err() && blob(8193).is_err());
-        let params = |m, t, p| {
-            serde_json::from_value::<Argon2Params>(serde_json::json!({ "m": m, "t": t, "p": p }))
-                .is_ok()
-        };
-        assert!(params(19_456, 2, 1) && params(65_536, 3, 4));
-        assert!(!params(19_455, 2, 1) && !params(19_456, 1, 1) && !params(19_456, 2, 0));
-        assert!(!params(4_194_305, 2, 1) && !params(19_456, 1001, 1) && !params(19_456, 2, 256));
+    }
+
+    #[test]
+    fn costs_have_the_bounds_of_the_clients() {
+        let vectors = include_str!("../../../clients/vectors/backups.json");
+        let vectors: Value = serde_json::from_str(vectors).expect("JSON");
+        let is_admitted =
+            |costs: &Value| serde_json::from_value::<Argon2Params>(costs.clone()).is_ok();
+        let list = |name: &str| vectors[name].as_array().expect("a list").clone();
+        assert!(list("costs_accepted").iter().all(is_admitted));
+        assert!(!list("costs_refused").iter().any(is_admitted));
     }
 }

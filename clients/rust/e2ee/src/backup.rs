@@ -42,7 +42,7 @@ impl Default for Costs {
 
 impl Costs {
     /// Refuses costs that are too cheap to protect, or so high that they stop the client.
-    fn check(self) -> Result<Self> {
+    pub(crate) fn check(self) -> Result<Self> {
         let fit = (19_456..=1_048_576).contains(&self.m)
             && (2..=10).contains(&self.t)
             && (1..=16).contains(&self.p);

@@ -30,7 +30,7 @@ const GENERATED_CHARACTERS = 24;
 const MIN_CHOSEN_CHARACTERS = 12;
 
 /** A server could ask for costs that guess easily, or that no device can pay. */
-function isWithinBounds({ m, t, p }: Argon2Costs): boolean {
+export function isWithinBounds({ m, t, p }: Argon2Costs): boolean {
   const fits = m >= 19_456 && m <= 1_048_576 && t >= 2 && t <= 10 && p >= 1 && p <= 16;
   return [m, t, p].every(Number.isInteger) && fits;
 }

@@ -2187,7 +2187,7 @@ export interface components {
             /** @description Open or closed ones; open if omitted. */
             state?: components["schemas"]["ApprovalFilter"];
         };
-        /** @description The Argon2id parameters that derive a backup's key, with a lower bound on the cost. */
+        /** @description The Argon2id parameters that derive a backup's key, within the bounds of the clients. */
         Argon2Params: {
             /**
              * Format: int32

@@ -93,6 +93,9 @@ async fn a_backup_must_have_its_form() {
         ("argon2_params", json!({ "m": 19456, "t": 1, "p": 1 })),
         ("argon2_params", json!({ "m": 19456, "t": 2, "p": 0 })),
         ("argon2_params", json!({ "m": 19456, "t": 2 })),
+        ("argon2_params", json!({ "m": 1_048_577, "t": 2, "p": 1 })),
+        ("argon2_params", json!({ "m": 19456, "t": 11, "p": 1 })),
+        ("argon2_params", json!({ "m": 19456, "t": 2, "p": 17 })),
         ("device_id", json!("")),
         ("device_id", json!("x".repeat(129))),
         ("version", json!("1")),
@@ -118,12 +121,15 @@ async fn a_backup_must_have_its_form() {
             .await
             .refused(400, "VALIDATION_ERROR");
     }
-    // On the very edge.
+    // On both edges.
+    let mut body = right.clone();
+    body["argon2_params"] = json!({ "m": 1_048_576, "t": 10, "p": 16 });
+    alice.post("/keys/backup", body).await.expect(201);
     let mut body = right.clone();
     body["argon2_params"] = json!({ "m": 19456, "t": 2, "p": 1 });
     body["backup_b"] = json!(BASE64.encode(vec![1; 8192]));
     body["an unknown field"] = json!(1);
-    alice.post("/keys/backup", body).await.expect(201);
+    alice.post("/keys/backup", body).await.expect(200);
     alice
         .post("/keys/backup", backup("another-device", 1))
         .await

@@ -224,6 +224,7 @@ fn backups() {
         "nonce_b": hex(nonces[1]),
         "backup_a": hex(&made.backup_a),
         "backup_b": hex(&made.backup_b),
+        "costs_accepted": accepted_costs(),
         "costs_refused": refused_costs(),
         "refused": refused_backups(&made),
     });
@@ -316,6 +317,16 @@ fn refused_backup(name: &str, backup: Backup, other: &Value) -> Value {
     row["backup_a"] = hex(backup.backup_a).into();
     row["backup_b"] = hex(backup.backup_b).into();
     row
+}
+
+/// The corners of what is computed, which takes up to a gigabyte: they are only checked.
+fn accepted_costs() -> Vec<Value> {
+    let costs = [(19_456, 2, 1), (1_048_576, 10, 16)];
+    let accept = |(m, t, p)| {
+        assert!(Costs { m, t, p }.check().is_ok());
+        json!({"m": m, "t": t, "p": p})
+    };
+    costs.into_iter().map(accept).collect()
 }
 
 fn refused_costs() -> Vec<Value> {
