@@ -39,8 +39,23 @@ test("a sign-in goes on after a restart", async () => {
   assert.deepEqual([userId, deviceId], [ada.client.account.userId, "laptop"]);
   assert.deepEqual(await texts(again.conversation(conversation.id)), ["before"]);
   assert.notEqual(kept.at(-1)!.cookie, kept[0]!.cookie, "a renewal replaces the stored one");
-  await again.account.logout();
+
+  const calls: string[] = [];
+  const count = (...parameters: Parameters<typeof fetch>): Promise<Response> => {
+    calls.push(new URL(String(parameters[0])).pathname);
+    return fetch(...parameters);
+  };
+  const later = Client.resumeOffline({ url, onSession, fetch: count }, kept.at(-1)!);
+  later.devices.hold(keys);
+  assert.deepEqual([later.userId, later.account.deviceId, calls], [userId, "laptop", []]);
+  assert.deepEqual(await texts(later.conversation(conversation.id)), ["before"]);
+  assert.equal(calls[0], "/auth/refresh", "the first call renews the sign-in");
+  assert.equal(calls.filter((path) => path === "/auth/refresh").length, 1);
+  await later.account.logout();
   await assert.rejects(Client.resume({ url }, kept.at(-1)!), Closed);
+  const ended = Client.resumeOffline({ url }, kept.at(-1)!);
+  ended.devices.hold(keys);
+  await assert.rejects(ended.events().next(), Closed);
 });
 
 test("agents are made, described, and given tokens", async () => {

@@ -161,6 +161,9 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByRole("heading", { name: "What others learn" }).waitFor();
   await page.getByRole("status").waitFor();
   await shoot(page, "notifications");
+  await page.goto(`${url}#/settings/offline`);
+  await page.getByRole("button", { name: "Keep an encrypted copy" }).waitFor();
+  await shoot(page, "reading-without-a-connection");
   await page.goto(`${url}#/settings/reads`);
   await page.locator(".page li").first().waitFor();
   await shoot(page, "what-agents-have-read");

@@ -31,6 +31,8 @@ export class Account {
   /** Browsers keep the cookie themselves; elsewhere it is kept here. */
   #cookie: string | null = null;
   #renewal: Promise<boolean> | null = null;
+  /** The service has not been asked yet whether the sign-in of an earlier run goes on. */
+  #isUnasked = false;
   #signedIn: SignedIn | null = null;
   /** Person and device, as the sign-in or a renewal told. */
   #known: Pick<SignedIn, "user_id" | "device_id"> | null = null;
@@ -128,6 +130,13 @@ export class Account {
     return this.renew();
   }
 
+  /** Goes on with a sign-in that the first call renews. */
+  resumeOffline(session: StoredSession): void {
+    this.#cookie = session.cookie;
+    this.#known = { user_id: session.userId, device_id: session.deviceId };
+    this.#isUnasked = true;
+  }
+
   #take(token: string, expiresInSeconds: number): void {
     this.onSession({ userId: this.userId, deviceId: this.deviceId, cookie: this.#cookie });
     this.#accessToken = token;
@@ -135,7 +144,9 @@ export class Account {
   }
 
   async token(): Promise<string | null> {
-    if (this.#accessToken && Date.now() > this.#expiresAt - RENEW_BEFORE_MS) {
+    if (this.#isUnasked) {
+      await this.renew();
+    } else if (this.#accessToken && Date.now() > this.#expiresAt - RENEW_BEFORE_MS) {
       await this.renew().catch((error: unknown) => {
         // The present token is good for as long as it lasts.
         if (Date.now() >= this.#expiresAt) throw error;
@@ -158,13 +169,17 @@ export class Account {
         user_id: string;
         device_id: string;
       }>({ method: "POST", path: "/auth/refresh", isPublic: true, repeatable: true });
+      this.#isUnasked = false;
       // A page of a sibling domain may have planted the cookie of another account.
       if (this.#known && fresh.user_id !== this.#known.user_id) return false;
       this.#known ??= fresh;
       this.#take(fresh.access_token, fresh.expires_in_seconds);
       return true;
     } catch (error) {
-      if (error instanceof BlindpipeError && error.status === 401) return false;
+      if (error instanceof BlindpipeError && error.status === 401) {
+        this.#isUnasked = false;
+        return false;
+      }
       throw error;
     }
   }

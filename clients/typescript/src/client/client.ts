@@ -140,6 +140,16 @@ export class Client extends AccountCalls {
     return client;
   }
 
+  /**
+   * Goes on like `resume`, and asks nothing: for a program that shows what it has kept while the
+   * service is away. The first call renews the sign-in. `events` throws `Closed` if it has ended.
+   */
+  static resumeOffline(options: ClientOptions, session: StoredSession): Client {
+    const client = Client.#make(options);
+    client.account.resumeOffline(session);
+    return client;
+  }
+
   static login(options: ClientOptions & PasswordLogin): Promise<Client> {
     const { email, password, turnstileToken } = options;
     const body = { email, account_password: password, turnstile_token: turnstileToken };

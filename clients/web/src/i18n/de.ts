@@ -210,5 +210,18 @@ export const de: Texts = {
   push_on: "Mitteilungen sind an.",
   push_turn_on: "Einschalten",
   push_turn_off: "Ausschalten",
+  cache: "Lesen ohne Verbindung",
+  cache_lead:
+    "Dieser Browser kann eine verschlüsselte Kopie Ihrer Nachrichten behalten. Dann lesen Sie sie auch ohne Verbindung. Er behält die Gespräche, die Sie hier öffnen, und was bei geöffneter App ankommt: je {messages} Nachrichten aus höchstens {conversations} Gesprächen, für 30 Tage.",
+  cache_protection: "Was die Kopie schützt",
+  cache_protects:
+    "Sie ist verschlüsselt, und kein Skript kann ihren Schlüssel mitnehmen. Programme, die Dateien dieses Geräts durchsuchen, finden keinen Text von Ihnen.",
+  cache_protects_not:
+    "Sie ist offen für alle, die diesen Browser als Sie benutzen, und für alle, die das ganze Profil des Browsers kopieren: Der Schlüssel liegt darin. Wird dieser Browser anderswo abgemeldet, ist sie hier lesbar, bis er den Dienst wieder erreicht.",
+  cache_ends: "Abmelden, das Ende der Anmeldung, ein anderes Konto und der Schalter hier löschen sie.",
+  cache_on: "Die Kopie ist an.",
+  cache_off: "Die Kopie ist aus. Nachrichten werden in diesem Browser nirgends gespeichert.",
+  cache_turn_on: "Verschlüsselte Kopie behalten",
+  cache_turn_off: "Kopie löschen",
   theme_note: "Die Farben folgen Ihrem System.",
 };

@@ -204,6 +204,19 @@ export const en = {
   push_on: "Notifications are on.",
   push_turn_on: "Turn on",
   push_turn_off: "Turn off",
+  cache: "Reading without a connection",
+  cache_lead:
+    "This browser can keep an encrypted copy of your messages. You can read them without a connection then. It keeps the conversations that you open here and what arrives while the app is open: {messages} messages each of at most {conversations} conversations, for 30 days.",
+  cache_protection: "What protects the copy",
+  cache_protects:
+    "It is encrypted, and no script can take its key away. Programs that search or index the files of this device find no text of yours.",
+  cache_protects_not:
+    "It is open to whoever uses this browser as you, and to whoever copies the browser's whole profile: the key is in it. After a revocation from elsewhere it is readable here until this browser reaches the service again.",
+  cache_ends: "A sign-out, the end of the sign-in, another account and the switch below erase it.",
+  cache_on: "The copy is on.",
+  cache_off: "The copy is off. Messages are stored nowhere in this browser.",
+  cache_turn_on: "Keep an encrypted copy",
+  cache_turn_off: "Erase the copy",
   theme_note: "The colours follow your system.",
 } as const;
 

@@ -1,4 +1,7 @@
-/** Conversations and their messages, as events and histories bring them. Nothing of it outlives the page. */
+/**
+ * The conversations, as events and histories bring them. Nothing of it outlives the page, unless the person has turned the
+ * cache on.
+ */
 import { batch, signal } from "@preact/signals";
 import {
   BlindpipeError,
@@ -6,28 +9,17 @@ import {
   type ClientEvent,
   type Client,
   type Conversation,
-  type HistoryPage,
   type ReceivedMessage,
-  type TimelineItem,
   ToolRequest,
-  timeline,
 } from "@blindpipe/client";
+import * as cache from "./cache.js";
+import { Chat } from "./chat.js";
+import { type KeptPage, withMessage, withoutPayload } from "./kept.js";
 import * as line from "./line.js";
-import { arrived, clearOutbox } from "./outbox.js";
+import { clearOutbox } from "./outbox.js";
 import { dismiss, refreshApprovals, refreshGrants, show } from "./requests.js";
 
 type ConversationInfo = Awaited<ReturnType<Conversation["info"]>>;
-
-/** What an agent is writing now. */
-export interface Live {
-  readonly streamId: string;
-  readonly sender: { readonly type: string; readonly id: string };
-  readonly text: string;
-  /** What it does meanwhile, such as a search. */
-  readonly status: string | null;
-  /** A piece was lost on the way, so that the text has a hole. */
-  readonly hasHole: boolean;
-}
 
 export interface Notice {
   readonly type: string;
@@ -39,148 +31,20 @@ export interface Notice {
 export const conversations = signal<readonly ConversationInfo[]>([]);
 export const notices = signal<readonly Notice[]>([]);
 
-/** A conversation that was opened on this page. */
-export class Chat {
-  readonly items = signal<readonly TimelineItem[]>([]);
-  readonly live = signal<readonly Live[]>([]);
-  readonly typing = signal<readonly string[]>([]);
-  readonly hasMore = signal(true);
-  readonly #messages = new Map<number, ReceivedMessage>();
-  readonly #refs = new Map<number, ReceivedMessage>();
-  #pages: AsyncGenerator<HistoryPage> | null = null;
-  #reading: Promise<void> | null = null;
-  readonly #typingEnds = new Map<string, ReturnType<typeof setTimeout>>();
-
-  constructor(readonly conversation: Conversation) {}
-
-  /** Reads the next older page. */
-  older(): Promise<void> {
-    return (this.#reading ??= this.#older().finally(() => (this.#reading = null)));
-  }
-
-  async #older(): Promise<void> {
-    const before = this.#messages.size;
-    do {
-      this.#pages ??= this.conversation.pages({ limit: PAGE_MESSAGES });
-      try {
-        const { value, done } = await this.#pages.next();
-        if (done) {
-          this.hasMore.value = false;
-          return;
-        }
-        this.#keep(value);
-        this.hasMore.value = value.messages.length === PAGE_MESSAGES;
-      } catch (error) {
-        // Pages that have failed do not go on; the next try begins with the newest, and skips what is there.
-        this.#pages = null;
-        throw error;
-      }
-    } while (this.#messages.size === before && this.hasMore.value);
-    this.#show();
-  }
-
-  /** Reads what came while this page was not told of it. */
-  async catchUp(): Promise<void> {
-    this.#pages = null;
-    const pages = this.conversation.pages({ limit: PAGE_MESSAGES });
-    for await (const page of pages) {
-      const isKnown = page.messages.some(({ message }) => this.#messages.has(message.seq));
-      this.#keep(page);
-      if (isKnown) break;
-    }
-    this.#show();
-  }
-
-  #keep({ messages, refs }: HistoryPage): void {
-    for (const received of messages) {
-      this.#messages.set(received.message.seq, received);
-      arrived(received.message);
-    }
-    for (const received of refs) this.#refs.set(received.message.seq, received);
-  }
-
-  take(received: ReceivedMessage): void {
-    const { seq, client_message_id: ended } = received.message;
-    const newest = this.items.value.at(-1)?.received.message.seq ?? 0;
-    this.#messages.set(seq, received);
-    batch(() => {
-      this.live.value = this.live.value.filter((live) => live.streamId !== ended);
-      const [added] = timeline([received]);
-      // A change of another message makes no item of its own, and needs all of them.
-      if (added && seq > newest) this.items.value = [...this.items.value, added];
-      else this.#show();
-      arrived(received.message);
-    });
-  }
-
-  takeLive(event: Extract<ClientEvent, { type: "delta" | "checkpoint" | "status" }>): void {
-    const { streamId, sender } = event;
-    const before = this.live.value.find((live) => live.streamId === streamId);
-    const kept = { text: before?.text ?? "", hasHole: before?.hasHole ?? false, status: null };
-    const next: Live = { streamId, sender, ...kept, ...changeOf(event, before) };
-    this.live.value = [...this.live.value.filter((live) => live !== before), next];
-  }
-
-  endLive(streamId: string): void {
-    this.live.value = this.live.value.filter((live) => live.streamId !== streamId);
-  }
-
-  /** Asks for what agents have written so far and go on writing. */
-  async join(): Promise<void> {
-    // Without an answer, they are seen with their next piece.
-    await this.conversation.streams().catch(() => []);
-  }
-
-  takeTyping(id: string, state: string): void {
-    clearTimeout(this.#typingEnds.get(id));
-    const others = this.typing.value.filter((one) => one !== id);
-    this.typing.value = state === "started" ? [...others, id] : others;
-    if (state === "started") this.#typingEnds.set(id, setTimeout(() => this.takeTyping(id, "stopped"), 8_000));
-  }
-
-  /** The payload of a message is gone. */
-  forget(messageId: string): void {
-    for (const [seq, received] of this.#messages) {
-      if (received.message.message_id !== messageId) continue;
-      const message = { ...received.message, payload: null as never };
-      this.#messages.set(seq, { ...received, message, opened: null, fault: null });
-    }
-    this.#show();
-  }
-
-  #show(): void {
-    this.items.value = timeline(this.#messages.values(), this.#refs.values());
-  }
-}
-
-function changeOf(
-  event: Extract<ClientEvent, { type: "delta" | "checkpoint" | "status" }>,
-  before: Live | undefined,
-): Partial<Live> {
-  switch (event.type) {
-    case "delta":
-      return { text: (before?.text ?? "") + event.append, hasHole: before?.text ? before.hasHole : event.n > 0 };
-    case "checkpoint":
-      return { text: event.text, hasHole: false };
-    case "status":
-      return { status: event.text };
-  }
-}
-
 const MAX_LISTED = 200;
-/** The most that the service gives at once. */
-const PAGE_MESSAGES = 100;
-
 const chats = new Map<string, Chat>();
 const members = new Map<string, NonNullable<ConversationInfo["members"]>>();
 let running: AbortController | null = null;
 let current: Client | null = null;
+/** The list is the service's, and not that of the cache. */
+let isListRead = false;
 
 export function chat(id: string): Chat {
   let found = chats.get(id);
   if (!found) {
     found = new Chat(current!.conversation(id));
     chats.set(id, found);
+    void found.restore();
     read(found.older());
     void found.join();
   }
@@ -203,6 +67,7 @@ export async function open(client: Client, onEnd: () => void): Promise<void> {
   close();
   current = client;
   const { signal } = (running = new AbortController());
+  void restoreList(client);
   refreshAll();
   try {
     for await (const event of client.events({ signal })) take(event);
@@ -211,6 +76,18 @@ export async function open(client: Client, onEnd: () => void): Promise<void> {
     close();
     onEnd();
   }
+}
+
+/** Shows the list of the cache, unless the service was faster. */
+async function restoreList(reader: Client): Promise<void> {
+  const kept = await cache.readList<ConversationInfo[]>();
+  if (kept && reader === current && !isListRead) conversations.value = kept;
+}
+
+/** Has the cache keep what this page shows already. */
+export function fillCache(): void {
+  cache.writeList(conversations.value);
+  for (const open of chats.values()) open.save();
 }
 
 function refreshAll(): void {
@@ -222,6 +99,8 @@ function refreshAll(): void {
 
 /** The service keeps events for some days only, and what was missed before is in the histories. */
 export function resync(): void {
+  // What was deleted meanwhile must not stay.
+  void cache.keepOnly([]);
   for (const open of chats.values()) read(open.catchUp());
   refreshAll();
 }
@@ -230,6 +109,7 @@ export function close(): void {
   running?.abort();
   running = null;
   current = null;
+  isListRead = false;
   chats.clear();
   members.clear();
   clearOutbox();
@@ -257,8 +137,12 @@ export async function refreshConversations(): Promise<void> {
     found.push({ ...info, members: info.members ?? members.get(info.conversation_id) });
     if (found.length === MAX_LISTED) break;
   }
+  if (reader !== current) return;
+  isListRead = true;
   conversations.value = found;
+  if (found.length < MAX_LISTED) await cache.keepOnly(found.map(({ conversation_id: id }) => id));
   await nameMembers(reader, found);
+  cache.writeList(conversations.value);
 }
 
 /** The list does not name the members, so each conversation is read once. */
@@ -277,7 +161,7 @@ async function nameMembers(reader: Client, listed: readonly ConversationInfo[]):
 function take(event: ClientEvent): void {
   switch (event.type) {
     case "message":
-      chats.get(event.conversation.id)?.take(event);
+      takeMessage(event.conversation.id, event);
       refreshSoon();
       break;
     case "delta":
@@ -297,14 +181,20 @@ function take(event: ClientEvent): void {
     case "caught_up":
       // Pages that failed while the line was away are read again.
       for (const open of chats.values()) {
-        if (open.items.value.length === 0) read(open.older());
+        if (!open.isRead) read(open.older());
         void open.join();
       }
-      if (conversations.value.length === 0) refreshAll();
+      if (!isListRead) refreshAll();
       break;
     case "event":
       takeOther(event.event.event, event.event.data);
   }
+}
+
+function takeMessage(id: string, received: ReceivedMessage): void {
+  const open = chats.get(id);
+  if (open) open.take(received);
+  if (!open?.isRead) cache.changeChat<KeptPage>(id, (kept) => withMessage(kept, received));
 }
 
 /** A request that the device need not show is settled at once. */
@@ -317,7 +207,9 @@ function takeOther(name: string, data: Readonly<Record<string, unknown>>): void 
   if (name.startsWith("approval.") && current) read(refreshApprovals(current));
   if (name.startsWith("grant.") && current) read(refreshGrants(current));
   if (name === "message.deleted") {
-    chats.get(String(data["conversation_id"]))?.forget(String(data["message_id"]));
+    const [id, messageId] = [String(data["conversation_id"]), String(data["message_id"])];
+    chats.get(id)?.forget(messageId);
+    cache.changeChat<KeptPage>(id, (kept) => withoutPayload(kept, messageId));
   }
   if (name === "artifact_response") {
     dismiss(String(data["request_id"]));

@@ -10,6 +10,7 @@ import {
   isOutage,
 } from "@blindpipe/client";
 import { open as openChats, close as closeChats, notice, resync } from "./chats.js";
+import * as cache from "./cache.js";
 import * as line from "./line.js";
 import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
@@ -90,15 +91,19 @@ function keepLearned(): void {
   }, 200);
 }
 
-/** A reload goes on with the session of the cookie. */
+/** A reload goes on with the session of the cookie. What the cache has is shown before the service answers. */
 export async function start(): Promise<void> {
+  const kept = await cache.load();
+  if (kept && (await storage.readKeys(kept.userId))) {
+    return enter(Client.resumeOffline(options(await ownDeviceId(), {}), kept));
+  }
   for (;;) {
     try {
       return await enter(await Client.resume(options(await ownDeviceId(), {})));
     } catch (error) {
       if (!(error instanceof BlindpipeError)) throw error;
       phase.value = { is: isOutage(error) ? "away" : "signed-out" };
-      if (phase.value.is === "signed-out") return;
+      if (phase.value.is === "signed-out") return void (await cache.erase());
       await line.waitForLine();
     }
   }
@@ -108,6 +113,7 @@ const ownDeviceId = (): Promise<string> => storage.deviceId(() => `web-${crypto.
 
 async function enter(client: Client): Promise<void> {
   userId = client.userId;
+  await cache.eraseUnlessOf(userId);
   learned = await storage.readLearned(userId);
   const keys = await storage.readKeys(userId);
   if (!keys) {
@@ -131,6 +137,7 @@ function ready(client: Client): void {
 }
 
 function signedOutElsewhere(): void {
+  void cache.erase();
   phase.value = { is: "signed-out" };
 }
 
@@ -190,6 +197,7 @@ export async function setUpKeys(password: string, mode: "create" | "restore"): P
 export async function logout(): Promise<void> {
   const now = phase.value;
   closeChats();
+  await cache.erase();
   if (userId) await storage.forget(userId);
   await push.forget().catch(() => {});
   if (now.is === "ready" || now.is === "without-keys") await now.client.account.logout().catch(() => {});

@@ -1,6 +1,6 @@
 /**
  * The state that outlives a reload, in IndexedDB: the device's keys, which no script can read, and what it has learned of others.
- * No message is stored.
+ * No message is here: `cache.ts` keeps those that the person wants to be kept.
  */
 import type { ConsentStore, DeviceKeys, EpochMarks, StoredConsents } from "@blindpipe/client";
 

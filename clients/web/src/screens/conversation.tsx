@@ -11,7 +11,8 @@ import { MessageItem } from "../parts/message.js";
 import { Outgoing } from "../parts/outgoing.js";
 import { Verify } from "../parts/verify.js";
 import { t } from "../i18n/index.js";
-import { type Chat, chat, conversations, type Live, notices } from "../model/chats.js";
+import type { Chat, Live } from "../model/chat.js";
+import { chat, conversations, notices } from "../model/chats.js";
 import { memberName, nameOf } from "../model/names.js";
 import { outbox } from "../model/outbox.js";
 import { client } from "../model/session.js";
@@ -92,7 +93,8 @@ function Messages({ open, draft }: MessagesProps): JSX.Element {
             label={t("messages")}
             isWhole={!open.hasMore.value}
             onNearBeginning={() => {
-              if (open.hasMore.value) void older();
+              // Until the service answers, its first page is read without a word.
+              if (open.hasMore.value && open.isRead) void older();
             }}
             row={(item, place) => (
               <MessageItem

@@ -9,6 +9,7 @@ import { Blocks } from "./blocks.js";
 import { Devices } from "./devices.js";
 import { Grants } from "./grants.js";
 import { Notifications } from "./notifications.js";
+import { Offline } from "./offline.js";
 import { Password } from "./password.js";
 import { Passkeys } from "./passkeys.js";
 import { Profile } from "./profile.js";
@@ -20,6 +21,7 @@ const TITLES: Readonly<Record<Section, keyof Texts>> = {
   "sign-in": "sign_in_ways",
   devices: "devices_sessions",
   notifications: "notifications",
+  offline: "cache",
   blocks: "blocks",
   grants: "grants",
   reads: "access_log",
@@ -83,6 +85,8 @@ function Content({ section }: { readonly section: Section }): JSX.Element {
       );
     case "notifications":
       return <Notifications />;
+    case "offline":
+      return <Offline />;
     case "blocks":
       return <Blocks />;
     case "grants":
