@@ -39,7 +39,7 @@ export class Proxy {
   /** Changes the bytes of an answer that is no JSON. */
   onBytes: (request: Request, bytes: Uint8Array) => Uint8Array = (_, bytes) => bytes;
   /** Answers in the node's place. */
-  before: (request: Request) => Answer | undefined = () => undefined;
+  before: (request: Request) => Answer | undefined | Promise<Answer | undefined> = () => undefined;
   /** The frames that go to the client instead of this one. */
   onFrame: (frame: Value) => readonly Value[] = (frame) => [frame];
   /** The frame that goes to the node instead of a client's. */
@@ -83,7 +83,7 @@ export class Proxy {
     this.requests.push(request);
     const fault = this.faults.shift() ?? null;
     const status = this.isAway ? 503 : fault;
-    const invented = typeof status === "number" ? { status, body: {} } : this.before(request);
+    const invented = typeof status === "number" ? { status, body: {} } : await this.before(request);
     if (invented) return write(response, invented);
     const headers = new Headers();
     for (const [name, value] of Object.entries(incoming.headers)) {

@@ -402,8 +402,9 @@ export class Session {
 
   async #observeRotation(rotation: KeyRotation): Promise<void> {
     const entry = this.#known(rotation.conversation_id);
-    // A rotator is judged by the members, which a running read may still fetch.
-    await entry?.loading?.catch(() => {});
+    // A rotator is judged by the members. A read that still fetches them is repeated: the events of
+    // other conversations do not wait for it.
+    if (entry?.loading) entry.isStale = true;
     // An epoch that was never read is read when it is needed.
     if (!entry || !this.hasKeys || entry.isStale) return;
     const { server } = entry.room;
