@@ -169,9 +169,10 @@ class Session:
 
     def _entry(self, conversation_id: str) -> Entry:
         """The conversation as it is known. Of all, those that were used last are in memory."""
-        entry = self._entries.get(conversation_id) or self._resumed(conversation_id)
-        self._entries[conversation_id] = entry
-        self._recent.pop(conversation_id, None)
+        entry = self._recent.pop(conversation_id, None)
+        if entry is None:
+            entry = self._entries.get(conversation_id) or self._resumed(conversation_id)
+            self._entries[conversation_id] = entry
         self._recent[conversation_id] = entry
         if len(self._recent) > MAX_ROOMS:
             self._evict(next(iter(self._recent)))
@@ -417,8 +418,9 @@ class Session:
     def saw_envelope(self, conversation_id: str) -> None:
         """Somebody encrypts here: nothing goes in clear from now on, whether it opens or not."""
         entry = self._entry(conversation_id)
-        entry.room.was_encrypted = True
-        self._note_marks(entry)
+        if not entry.room.was_encrypted:
+            entry.room.was_encrypted = True
+            self._note_marks(entry)
 
     async def was_encrypted(self, conversation_id: str) -> bool:
         """As `is_encrypted`, for what was found there. Raises `E2eeError`."""
