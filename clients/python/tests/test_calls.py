@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -96,6 +98,26 @@ async def test_the_calls_of_an_account(ada: TestUser, bob: TestUser) -> None:
     await client.change_password(ada.password, "another " + ada.password)
     with pytest.raises(UsageError):
         await client.request("GET", "https://example.com/")
+
+
+async def test_messages_are_found_by_the_tokens_of_a_program(ada: TestUser) -> None:
+    key = os.urandom(32)
+
+    def tokens(words: str) -> list[str]:
+        return [hmac.new(key, word.encode(), "sha256").hexdigest() for word in words.split()]
+
+    client = ada.client
+    group = await client.open_group([], title="notes")
+    both = await group.send("red green", search_tokens=tokens("red green"))
+    red = await group.send("red", search_tokens=tokens("red"))
+    await group.send("none")
+
+    async def found(words: str) -> list[str]:
+        return [hit["id"] async for hit in client.search(tokens=tokens(words))]
+
+    assert await found("red") == [red["message_id"], both["message_id"]]
+    assert await found("green red") == [both["message_id"]]
+    assert await found("none") == []
 
 
 async def test_a_device_subscribes_to_pushes_and_ends_them(ada: TestUser) -> None:

@@ -1,5 +1,6 @@
 // The calls of an account: a sign-in that goes on, agents, profile, blocks, relations, limits.
 import assert from "node:assert/strict";
+import { createHmac, randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import { Client, Closed, type StoredSession, UsageError } from "@blindpipe/client";
@@ -113,6 +114,23 @@ test("the calls of an account", async () => {
   await group.setRole(bobsId, "admin");
   await client.changePassword(ada.password, `another ${ada.password}`);
   await assert.rejects(client.request("GET", "https://example.com/"), UsageError);
+});
+
+test("messages are found by the tokens of a program", async () => {
+  const key = randomBytes(32);
+  const token = (word: string) => createHmac("sha256", key).update(word).digest("base64url");
+  const tokens = (words: string): string[] => words.split(" ").map(token);
+  const group = await ada.client.openGroup([], { title: "notes" });
+  const both = await group.send("red green", { searchTokens: tokens("red green") });
+  const red = await group.send("red", { searchTokens: tokens("red") });
+  await group.send("none");
+  const found = async (words: string): Promise<string[]> => {
+    const hits = await all(ada.client.search(null, { tokens: tokens(words) }));
+    return hits.map(({ id }) => id);
+  };
+  assert.deepEqual(await found("red"), [red.message_id, both.message_id]);
+  assert.deepEqual(await found("green red"), [both.message_id]);
+  assert.deepEqual(await found("none"), []);
 });
 
 test("a device subscribes to pushes and ends them", async () => {

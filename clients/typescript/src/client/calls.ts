@@ -166,8 +166,9 @@ export abstract class AccountCalls {
   }
 
   /**
-   * What the service finds by a name, or by tokens that clients have made of words. It reads no
-   * message.
+   * What the service finds by a name; messages by the `searchTokens` of their sends. It reads no
+   * message. This client makes no tokens: equal ones show the service which messages share a word. A
+   * program that accepts this hashes words under a key of its own.
    */
   search(
     words: string | null,

@@ -29,6 +29,8 @@ export interface SendOptions {
   readonly to?: readonly string[];
   /** Ids of the messages that it concerns, in clear. */
   readonly refs?: readonly string[];
+  /** The program's own keyed hashes of words: see `AccountCalls.search`. */
+  readonly searchTokens?: readonly string[];
 }
 
 /** A page of the history, for `timeline(page.messages, page.refs)`. */
@@ -113,6 +115,7 @@ export class Conversation {
         ...(answered ? { in_reply_to: answered.message.message_id } : {}),
         ...(options.to?.length ? { recipients: options.to } : {}),
         ...(options.refs?.length ? { refs: options.refs } : {}),
+        ...(options.searchTokens?.length ? { search_tokens: options.searchTokens } : {}),
       },
       repeatable: true,
     });

@@ -130,9 +130,10 @@ class AccountCalls:
     async def search(
         self, words: str | None = None, *, tokens: Sequence[str] = (), types: Sequence[str] = ()
     ) -> AsyncIterator[JsonObject]:
-        """What the service finds by a name, or by tokens that clients have made of words.
+        """What the service finds by a name; messages by the `search_tokens` of their sends.
 
-        It reads no message.
+        It reads no message. This client makes no tokens: equal ones show the service which messages
+        share a word. A program that accepts this hashes words under a key of its own.
         """
         query = {
             "q": words,

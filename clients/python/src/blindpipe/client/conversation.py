@@ -122,11 +122,13 @@ class Conversation:
         in_reply_to: ReceivedMessage | None = None,
         to: Sequence[str] = (),
         refs: Sequence[str] = (),
+        search_tokens: Sequence[str] = (),
     ) -> Sent:
         """Sends of a conversation are stored in the order in which they were called.
 
         A client that repeats a send across processes keeps the `client_message_id`. `to` are ids of
         `addressed` agents that can read it. `refs` are the messages that it concerns, in clear.
+        `search_tokens` are the program's own keyed hashes of words: see `Client.search`.
         """
         lock = self._parts.sending.setdefault(self.id, asyncio.Lock())
         async with lock:
@@ -140,6 +142,8 @@ class Conversation:
                 sent["recipients"] = list(to)
             if refs:
                 sent["refs"] = list(refs)
+            if search_tokens:
+                sent["search_tokens"] = list(search_tokens)
             path = f"/conversations/{self.id}/messages"
             stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
             self._parts.session.sent(stored, payload)
