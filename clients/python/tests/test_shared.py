@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from collections import defaultdict
@@ -10,18 +11,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from crowd import Crowd
-from live import environment, texts
+from live import ROOT, environment, texts
 
-from blindpipe import Agent, FilePins, SharedPins, UsageError
-from blindpipe.agent import StoreChanged
+from blindpipe import Agent, FilePins, PostgresStore, SharedPins, UsageError
+from blindpipe.agent import POSTGRES_TABLES, StoreChanged
 from blindpipe.agent.pin_store import StoredTrust
 from blindpipe.core.session import Handled
 from blindpipe.e2ee import Principal, ids
 from blindpipe.e2ee.keys import PrivateKeys
 from blindpipe.e2ee.pins import Pin, Pins, Standing, StoredPrincipal, stored_pins
+from blindpipe.e2ee.room import StoredMarks
 from blindpipe.e2ee.trust import Trust
 from blindpipe.testing import DevCluster
 from blindpipe.transport.clock import now_ms
@@ -165,6 +169,65 @@ async def test_a_shared_store_tells_what_others_have_saved(tmp_path: Path) -> No
     assert (await other.news("c")).came_back
     assert (await one.news("c")).came_back
     assert (tmp_path / "pins.db").stat().st_mode & 0o077 == 0
+
+
+async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster) -> None:
+    code = (ROOT / "clients/typescript/src/agent/postgres-store.ts").read_text()
+    assert all(f"`{statement}`" in code for statement in POSTGRES_TABLES)
+    address = json.loads(cluster.file.read_text())["postgres_url"]
+    stores = urlsplit(address)._replace(path="/stores").geturl()
+    admin = await asyncpg.connect(address)
+    for statement in ("drop database if exists stores with (force)", "create database stores"):
+        await admin.execute(statement)
+    await admin.close()
+    db = await asyncpg.create_pool(stores, min_size=1, max_size=2)
+    for statement in POSTGRES_TABLES:
+        await db.execute(statement)
+
+    one, other = PostgresStore(db, "replies"), PostgresStore(db, "replies")
+    assert await one.load() is None
+    assert await other.load() is None
+    marks: dict[str, StoredMarks] = {"c": {"epoch": 1, "time": 7}}
+    await one.save(_trust("ada", "bob") | {"marks": marks})
+    with pytest.raises(StoreChanged):
+        await other.save(_trust("bob", "eve"))
+    news = await other.news(None)
+    assert (set(news.pins), dict(news.marks)) == ({"ada", "bob"}, {})
+    await other.save(_trust("bob", "eve"))
+    assert set((await one.news(None)).pins) == {"bob", "eve"}
+    assert not (await one.news(None)).pins
+
+    message = Handled(now_ms(), "c", _of_user(1), bytes(16))
+    old = Handled(now_ms() - 40 * 24 * 3_600_000, "c", _of_user(1), bytes(15) + b"1")
+    await one.add_handled([message, message, old])
+    with pytest.raises(StoreChanged):
+        await other.save(_trust() | {"marks": marks})
+    news = await other.news("c")
+    assert (news.came_back, dict(news.marks)) == (True, marks)
+    assert sorted(each.at for each in news.handled) == [old.at, message.at]
+    await other.save(_trust() | {"marks": marks})
+    assert not (await other.news("c")).came_back
+    assert (await one.news("c")).came_back
+    third = PostgresStore(db, "replies")
+    loaded = await third.load()
+    assert loaded is not None
+    assert set(loaded["pins"]["principals"]) == {"ada", "bob", "eve"}
+    assert await third.load_handled() == [message]
+    assert await PostgresStore(db, "audit").load() is None
+
+    # What commits late is news.
+    late = await asyncpg.connect(stores)
+    slow = PostgresStore(late, "replies")
+    await slow.load()
+    transaction = late.transaction()
+    await transaction.start()
+    await slow.save(_trust("zoe"))
+    await third.save(_trust("tim"))
+    assert set((await one.news(None)).pins) == {"tim"}
+    await transaction.commit()
+    assert set((await one.news(None)).pins) == {"zoe"}
+    await late.close()
+    await db.close()
 
 
 def test_of_pins_that_two_processes_changed_the_stricter_count() -> None:

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, fork } from "node:child_process";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { after, before, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
@@ -9,18 +10,20 @@ import { fileURLToPath } from "node:url";
 import {
   Agent,
   type AgentOptions,
-  type EpochMarks,
   type Handled,
-  type News,
   type SharedStore,
   StoreChanged,
   type StoredTrust,
   UsageError,
   filePins,
+  postgresStore,
+  POSTGRES_TABLES,
 } from "@blindpipe/client/agent";
+import { hex, newUlid } from "@blindpipe/client/e2ee";
 import { type DevCluster, devCluster } from "@blindpipe/client/testing";
-import { hex } from "@blindpipe/client/e2ee";
-import type { FromChild, StoreCall, ToChild } from "./sharer.js";
+import pg from "pg";
+import type { FromChild } from "./sharer.js";
+import { Texts } from "#dist/e2ee/texts.js";
 import { texts } from "./support.js";
 
 let cluster: DevCluster;
@@ -31,69 +34,21 @@ before(async () => {
 
 after(() => cluster?.stop());
 
-type Entry = StoredTrust["pins"]["principals"][string] | EpochMarks;
+/** A database of its own, with the tables of stores. */
+async function database(name: string): Promise<string> {
+  const { postgres_url } = JSON.parse(readFileSync(cluster.file, "utf8")) as { postgres_url: string };
+  const url = new URL(postgres_url);
+  await ask(url, [`drop database if exists ${name} with (force)`, `create database ${name}`]);
+  url.pathname = `/${name}`;
+  await ask(url, POSTGRES_TABLES);
+  return url.href;
+}
 
-/** A store of several processes, in the memory of one that does not die. */
-class Store {
-  readonly #entries = new Map<string, { entry: Entry; version: number; by: number }>();
-  readonly #handled: { each: Handled; by: number }[] = [];
-  readonly #owners = new Map<string, number>();
-  /** The place up to which each process has read. */
-  readonly #seen = new Map<number, { version: number; handled: number }>();
-  #version = 0;
-
-  answer(by: number, call: StoreCall): { answer: unknown; isChanged: boolean } {
-    const seen = this.#seen.get(by) ?? { version: 0, handled: 0 };
-    this.#seen.set(by, seen);
-    const told = (answer: unknown = null): { answer: unknown; isChanged: boolean } => ({
-      answer,
-      isChanged: false,
-    });
-    switch (call.name) {
-      case "load": {
-        const { pins, marks } = this.#news(by, 0, null);
-        return told(this.#version === 0 ? null : { pins: { principals: pins }, marks });
-      }
-      case "loadHandled":
-        seen.handled = this.#handled.length;
-        return told(this.#handled.map(({ each }) => each));
-      case "addHandled":
-        this.#handled.push(...call.handled.map((each) => ({ each, by })));
-        return told();
-      case "news":
-        return told(this.#news(by, seen.version, call.conversationId));
-      case "save": {
-        const sections = { pins: call.trust.pins.principals, marks: call.trust.marks };
-        const entries = Object.entries(sections).flatMap(([section, all]) =>
-          Object.entries(all).map(([name, entry]) => [`${section} ${name}`, entry as Entry] as const),
-        );
-        const isChanged = entries.some(([name]) => {
-          const before = this.#entries.get(name);
-          return before !== undefined && before.by !== by && before.version > seen.version;
-        });
-        if (isChanged) return { answer: null, isChanged };
-        this.#version += 1;
-        for (const [name, entry] of entries)
-          this.#entries.set(name, { entry, version: this.#version, by });
-        return told();
-      }
-    }
-  }
-
-  #news(by: number, since: number, conversationId: string | null): News {
-    const found = { pins: {}, marks: {} } as Record<string, Record<string, Entry>>;
-    for (const [place, { entry, version, by: other }] of this.#entries) {
-      const [section, name] = place.split(" ") as [string, string];
-      if (version > since && other !== by) found[section]![name] = entry;
-    }
-    const seen = this.#seen.get(by)!;
-    const handled = this.#handled.slice(seen.handled).filter((each) => each.by !== by);
-    [seen.version, seen.handled] = [this.#version, this.#handled.length];
-    const cameBack = conversationId !== null && this.#owners.get(conversationId) !== by;
-    if (conversationId !== null) this.#owners.set(conversationId, by);
-    const { pins, marks } = found;
-    return { pins, marks, handled: handled.map(({ each }) => each), cameBack } as unknown as News;
-  }
+async function ask(url: URL, statements: readonly string[]): Promise<void> {
+  const db = new pg.Client({ connectionString: url.href });
+  await db.connect();
+  for (const statement of statements) await db.query(statement);
+  await db.end();
 }
 
 interface Turn {
@@ -107,20 +62,15 @@ test("two processes answer each message once and in order, also when one is kill
   const options = await cluster.agent("shared", people[0]!.client);
   await new Agent(options).check();
   const talks = await Promise.all(people.map(({ client }) => client.openAgent(options.agentId)));
-  const store = new Store();
+  const storeUrl = await database("sharers");
   const turns = new Map<string, Turn[]>();
   let clock = 0;
   const start = (node: number): ChildProcess => {
     const child = fork(fileURLToPath(new URL("sharer.js", import.meta.url)), {
-      env: environment({ ...options, url: cluster.nodes[node]! }),
+      env: { ...environment({ ...options, url: cluster.nodes[node]! }), STORE_URL: storeUrl },
     });
     const by = child.pid!;
     child.on("message", (message: FromChild) => {
-      if (message.type === "call") {
-        const told: ToChild = { ref: message.ref, ...store.answer(by, message.call) };
-        if (child.connected) child.send(told);
-        return;
-      }
       clock += 1;
       const all = turns.get(message.conversation) ?? [];
       turns.set(message.conversation, all);
@@ -198,23 +148,8 @@ function environment(options: AgentOptions): NodeJS.ProcessEnv {
 test("a tap reaches a key that another process has seen", async () => {
   const ada = await cluster.user("ada");
   const options = await cluster.agent("tapped", ada.client);
-  const all = new Store();
-  const process = (by: number): Agent => {
-    const ask = async <T>(call: StoreCall): Promise<T> => {
-      const { answer, isChanged } = all.answer(by, call);
-      if (isChanged) throw new StoreChanged();
-      return answer as T;
-    };
-    const store: SharedStore = {
-      load: () => ask({ name: "load" }),
-      save: (trust) => ask({ name: "save", trust }),
-      loadHandled: () => ask({ name: "loadHandled" }),
-      addHandled: (handled) => ask({ name: "addHandled", handled }),
-      news: (conversationId) => ask<News>({ name: "news", conversationId }),
-    };
-    return new Agent({ ...options, pins: store });
-  };
-  const [one, other] = [process(1), process(2)];
+  const db = new pg.Pool({ connectionString: await database("tapped"), max: 2 });
+  const [one, other] = [1, 2].map(() => new Agent({ ...options, pins: postgresStore(db, "tapped") })) as [Agent, Agent];
   await one.check();
   await other.check();
   const talk = await ada.client.openAgent(options.agentId);
@@ -232,7 +167,90 @@ test("a tap reaches a key that another process has seen", async () => {
     );
   }
   await assert.rejects(other.trust(ada.client.self, "00".repeat(16)), UsageError);
+  await db.end();
 });
+
+test("a store in Postgres tells each process what others have saved", async () => {
+  const db = new pg.Pool({ connectionString: await database("stores"), max: 2 });
+  const process = (): SharedStore => postgresStore(db, "replies");
+  const [one, other] = [process(), process()];
+  assert.equal(await one.load(), null);
+  assert.equal(await other.load(), null);
+  const marks = (epoch: number): StoredTrust["marks"] => ({ [talk]: { epoch, time: 7 } });
+  await one.save({ pins: pinned("ada", "bob"), marks: marks(1) });
+  // A save over what was not read is refused as a whole.
+  await assert.rejects(other.save({ pins: pinned("bob", "eve"), marks: {} }), StoreChanged);
+  const { pins, marks: none } = await other.news(null);
+  assert.deepEqual([Object.keys(pins).sort(), none], [["ada", "bob"], {}]);
+  await other.save({ pins: pinned("bob", "eve"), marks: {} });
+  assert.deepEqual(Object.keys((await one.news(null)).pins).sort(), ["bob", "eve"]);
+  assert.deepEqual((await one.news(null)).pins, {});
+
+  // Whoever enters a conversation reads what is known of it.
+  const message: Handled = { at: Date.now(), conversationId: talk, sender, clientMessageId: newUlid() };
+  const old = { ...message, at: Date.now() - 40 * 24 * 3_600_000, clientMessageId: newUlid() };
+  await one.addHandled([message, message, old]);
+  await assert.rejects(other.save({ pins: pinned(), marks: marks(2) }), StoreChanged);
+  const entered = await other.news(talk);
+  assert.deepEqual([entered.cameBack, entered.marks], [true, marks(1)]);
+  assert.deepEqual(entered.handled.map(({ at }) => at).sort(), [old.at, message.at]);
+  await other.save({ pins: pinned(), marks: marks(2) });
+  const again = await other.news(talk);
+  assert.deepEqual([again.cameBack, again.handled, again.marks], [false, [], {}]);
+  const back = await one.news(talk);
+  assert.deepEqual([back.cameBack, back.marks, back.handled], [true, marks(2), []]);
+
+  // A process that starts has all of it, but for what is too old to come again.
+  const third = process();
+  const loaded = await third.load();
+  assert.deepEqual(Texts.of(loaded!.marks).get(talk), marks(2)[talk]);
+  assert.deepEqual([...Texts.of(loaded!.pins.principals).names()].sort(), ["ada", "bob", "eve"]);
+  assert.deepEqual(await third.loadHandled(), [message]);
+  assert.equal(await postgresStore(db, "audit").load(), null);
+  await db.end();
+});
+
+test("what commits late is news, and news that could not be read come again", async () => {
+  const url = await database("late");
+  const slow = new pg.Client({ connectionString: url });
+  const db = new pg.Pool({ connectionString: url, max: 2 });
+  await slow.connect();
+  let isAway = false;
+  const breaking = {
+    query: (statement: string, parameters: unknown[]) => {
+      if (isAway && statement.includes("union all")) throw new Error("the database is away");
+      return db.query(statement, parameters);
+    },
+  };
+  const [late, prompt, reader] = [slow, db, breaking].map((each) => postgresStore(each, "replies")) as [
+    SharedStore,
+    SharedStore,
+    SharedStore,
+  ];
+  for (const store of [late, prompt, reader]) await store.load();
+  await slow.query("begin");
+  await late.save({ pins: pinned("ada"), marks: {} });
+  await prompt.save({ pins: pinned("bob"), marks: {} });
+  assert.deepEqual(Object.keys((await reader.news(null)).pins), ["bob"]);
+  await slow.query("commit");
+  isAway = true;
+  await assert.rejects(reader.news(talk));
+  isAway = false;
+  const news = await reader.news(talk);
+  assert.deepEqual([Object.keys(news.pins), news.cameBack], [["ada"], true]);
+  // What was read is no surprise at the next save.
+  await reader.save({ pins: pinned("ada", "bob"), marks: {} });
+  await slow.end();
+  await db.end();
+});
+
+const talk = newUlid();
+const sender = { type: "user", id: newUlid() } as const;
+
+function pinned(...names: string[]): StoredTrust["pins"] {
+  const stored = { speaks: true, linked: null, keys: [] };
+  return { principals: Object.fromEntries(names.map((name) => [name, stored])) };
+}
 
 test("a store of one process is refused", async () => {
   const ada = await cluster.user("ada");

@@ -19,6 +19,7 @@ export type { BusyPolicy } from "./turns.js";
 export type { AgentOptions } from "./options.js";
 export type { HandledStore, PinStore, StoredTrust } from "./pin-store.js";
 export { type News, type SharedStore, StoreChanged } from "./shared-store.js";
+export { POSTGRES_TABLES, type Queryable, postgresStore } from "./postgres-store.js";
 export { filePins } from "./pin-store.js";
 export type { CallOptions, CallResult } from "./tool-calls.js";
 export { toNode, verifyDelivery, type WebhookHandler, type WebhookSecrets } from "./webhook.js";

@@ -9,6 +9,7 @@ from .approvals import ApprovalResult
 from .context import Context, QuestionAnswer, ReceivedFile
 from .options import AgentOptions
 from .pin_store import FilePins, HandledStore, PinStore, StoredTrust
+from .postgres_store import POSTGRES_TABLES, PostgresStore, Queryable
 from .processor import Handler, Middleware
 from .shared_folder import SharedFolder
 from .shared_store import News, SharedPins, SharedStore, StoreChanged
@@ -18,6 +19,7 @@ from .turns import BusyPolicy, SteerMessage
 from .webhook import WebhookAnswer, verify_delivery
 
 __all__ = [
+    "POSTGRES_TABLES",
     "Agent",
     "AgentOptions",
     "Approval",
@@ -35,6 +37,8 @@ __all__ = [
     "NewFile",
     "News",
     "PinStore",
+    "PostgresStore",
+    "Queryable",
     "QuestionAnswer",
     "Receipt",
     "ReceivedFile",

@@ -64,7 +64,8 @@ class DevCluster:
     """A running development cluster."""
 
     def __init__(self, file: Path, process: subprocess.Popen[bytes] | None) -> None:
-        self._file = file
+        self.file = file
+        """The cluster's own description."""
         self._process = process
         self.ca_file: str = self._read()["ca_file"]
         """The certificate of the cluster's own authority."""
@@ -75,7 +76,7 @@ class DevCluster:
         """Trusts that authority."""
 
     def _read(self) -> JsonObject:
-        cluster: JsonObject = json.loads(self._file.read_text())
+        cluster: JsonObject = json.loads(self.file.read_text())
         return cluster
 
     @property
