@@ -23,7 +23,7 @@ async fn attack_43_huge_frames_take_no_memory() {
     for _ in 0..5 {
         RawSocket::at(&process.base, &alice).await;
     }
-    let before = process.resident();
+    let before = process.memory();
     let mut most = before;
     for n in 0..SOCKETS {
         // Announced and never sent: 63 bits, and a gigabyte in the next fragment.
@@ -36,7 +36,7 @@ async fn attack_43_huge_frames_take_no_memory() {
             socket.frame(TEXT, b"{").await;
             socket.bytes(&RawSocket::head(CONTINUATION, 1 << 30)).await;
         }
-        most = most.max(process.resident());
+        most = most.max(process.memory());
         socket.expect_close(1009, "announced").await;
     }
     // Sent without an end: each socket is cut at a message's size, and its memory returns.
@@ -50,7 +50,7 @@ async fn attack_43_huge_frames_take_no_memory() {
         socket
             .bytes(&RawSocket::head(CONTINUATION, fragment.len() as u64))
             .await;
-        most = most.max(process.resident());
+        most = most.max(process.memory());
         socket.expect_close(1009, "endless").await;
     }
     let grown = most - before;

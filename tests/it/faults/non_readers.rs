@@ -118,13 +118,13 @@ async fn a_hundred_slow_sockets_over_a_backlog_cost_a_hundred_megabytes_at_most(
     // The first page costs something once, whoever asks.
     drop(connect(0).await);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = node.resident();
+    let before = node.memory();
     let sockets = join_all((0..SOCKETS).map(connect)).await;
     let (mut most, mut open) = (0, 0.0_f64);
     for _ in 0..16 {
         // Real time: each socket is given as much as the node will.
         tokio::time::sleep(Duration::from_millis(500)).await;
-        most = node.resident().max(most);
+        most = node.memory().max(most);
         open = node.metric("sockets_open", "").await.max(open);
     }
     drop(sockets);
@@ -179,7 +179,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
         let caller = reader.user.caller.at(&plain.base);
         caller.get(reader.path()).await.expect(200);
     }
-    let before = [plain.resident(), encrypted.resident()];
+    let before = [plain.memory(), encrypted.memory()];
 
     let each = |n: usize| readers.iter().cycle().take(n);
     let sockets = join_all(each(36).map(|reader| reader.over_socket(&plain.base))).await;
@@ -196,7 +196,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
     for _ in 0..22 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         for (most, node) in most.iter_mut().zip([&plain, &encrypted]) {
-            *most = node.resident().max(*most);
+            *most = node.memory().max(*most);
         }
     }
     for (before, most) in before.into_iter().zip(most) {

@@ -225,7 +225,7 @@ async fn a_slow_store_holds_the_client_back() {
         "PUT {path} HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\ncontent-length: {BYTES}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
-    let before = node.resident();
+    let before = node.memory();
     let bytes = noise(1 << 20);
     let mut sent = 0;
     // Real time: nothing moves for a second.
@@ -239,7 +239,7 @@ async fn a_slow_store_holds_the_client_back() {
     }
     // The rest is in the kernel's buffers of two connections.
     assert!(sent < BYTES / 2, "{sent} bytes were taken");
-    let held = node.resident().saturating_sub(before);
+    let held = node.memory().saturating_sub(before);
     // A part and some chunks.
     assert!(held <= 7 << 20, "the node holds {held} bytes more");
     gate.send(true).expect("a relay");

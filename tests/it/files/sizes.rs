@@ -116,13 +116,13 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
     };
     // The first one warms the process up.
     is_stored(begun(0, &bytes).await).await;
-    let before = node.resident();
+    let before = node.memory();
     let part = &bytes[..6 << 20];
     let beginning = (1..paths.len()).map(|n| begun(n, part));
     let mut streams = futures_util::future::join_all(beginning).await;
     let mut most = 0;
     for _ in 0..10 {
-        most = most.max(node.resident());
+        most = most.max(node.memory());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(node.metric("uploads_open", "").await, UPLOADS as f64);

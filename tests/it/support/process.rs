@@ -4,6 +4,10 @@ use std::{
     fs::File,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -172,16 +176,19 @@ impl ProcessNode {
         format!("{}/health/ready", self.admin)
     }
 
-    /// Its resident memory in bytes.
-    pub fn resident(&self) -> u64 {
-        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid()));
-        let statm = statm.expect("a running process");
-        let pages: u64 = statm
-            .split(' ')
-            .nth(1)
-            .and_then(|pages| pages.parse().ok())
-            .expect("a number of pages");
-        pages * rustix::param::page_size() as u64
+    /// Its own memory in bytes. Pages of the program's file come and go with the machine's cache, so
+    /// they do not count.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("a running process");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
+        let kilobytes: u64 = kilobytes
+            .and_then(|text| text.parse().ok())
+            .expect("a number of kilobytes");
+        kilobytes * 1024
     }
 
     pub fn pid(&self) -> u32 {
@@ -238,10 +245,11 @@ impl Drop for ProcessNode {
 }
 
 /// A port below the kernel's range for outgoing connections, so that none takes it before the node
-/// does.
+/// does. No call gets the port of another one, since a node may listen much later than it asked.
 pub fn free_port() -> u16 {
+    static NEXT: LazyLock<AtomicU16> = LazyLock::new(|| AtomicU16::new(rand::random()));
     loop {
-        let port = 20_000 + rand::random::<u16>() % 10_000;
+        let port = 20_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
