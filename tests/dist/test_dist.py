@@ -21,6 +21,8 @@ VERSION = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.
 PAGE = (ROOT / "docs/install.md").read_text()
 # From nothing to an answered question, with everything that is fetched.
 MAX_GUIDE_SECONDS = 120
+GUIDE = "From nothing to an answered question"
+TOOLCHAIN = {"CARGO_HOME": ".cargo", "RUSTUP_HOME": ".rustup"}
 
 
 def only(pattern):
@@ -137,20 +139,29 @@ def eventually(look, seconds=60):
     return found
 
 
-def test_every_command_of_the_guide(tmp_path):
+@contextlib.contextmanager
+def cluster_of_release(tmp_path):
+    """The release, unpacked in an empty place, and a cluster of its programs; yields the folder and the environment."""
     env = bare(tmp_path / "home")
     here = tmp_path / "release"
     here.mkdir()
     for path in DIST.iterdir():
         (here / path.name).symlink_to(path)
-    unpack, start, make, talk, decide, verify = blocks("From nothing to an answered question")
-    began = time.monotonic()
+    unpack, start, *_ = blocks(GUIDE)
     env["PATH"] = run(f'{unpack}\necho "$PATH"', here, env).strip()
     with background(start, here, env) as cluster:
         for line in cluster.stdout:
             if b"Try, in another terminal" in line:
                 break
         assert cluster.poll() is None
+        yield here, env
+    run("devcluster clean", here, env)
+
+
+def test_every_command_of_the_guide(tmp_path):
+    _, _, make, talk, decide, verify = blocks(GUIDE)
+    began = time.monotonic()
+    with cluster_of_release(tmp_path) as (here, env):
         register, init, agent = make.strip().splitlines()
         run(f"{register}\n{init}", here, env)
         with background(agent, here, env):
@@ -165,4 +176,24 @@ def test_every_command_of_the_guide(tmp_path):
         url = json.loads(run("bp context show --json", here, env))["url"]
         findings = run(f"bp app verify {url} --json", here, env).splitlines()
         assert "index.html" in [json.loads(line)["file"] for line in findings]
-    run("devcluster clean", here, env)
+
+
+# A Rust agent is compiled first, with the toolchain of this machine.
+@pytest.mark.parametrize(("language", "seconds"), [("typescript", 60), ("rust", 900)])
+def test_an_agent_in_another_language_answers(language, seconds, tmp_path):
+    with cluster_of_release(tmp_path) as (here, env):
+        env |= {name: str(Path.home() / folder) for name, folder in TOOLCHAIN.items()}
+        env["PATH"] += f":{env['CARGO_HOME']}/bin"
+        run(f"bp register --dev .dev\nbp init {language} hello", here, env)
+        with background("./hello/run", here, env):
+            assert "Hello" in run(f'bp send hello "Hello" --wait {seconds}', here, env, seconds + 60)
+
+
+def test_a_person_talks_with_an_agent_in_the_app(tmp_path):
+    with cluster_of_release(tmp_path) as (here, env):
+        run("bp register --dev .dev\nbp init python hello", here, env)
+        (agent,) = [json.loads(line) for line in run("bp agent ls --json", here, env).splitlines()]
+        with background("./hello/run", here, env):
+            authority = json.loads((here / ".dev/cluster.json").read_text())["ca_file"]
+            visit = f"node test/release.mjs {here / '.dev'} {agent['agent_id']}"
+            run(visit, ROOT / "clients/web", {**os.environ, "NODE_EXTRA_CA_CERTS": authority})
