@@ -319,6 +319,27 @@ async fn processes_that_die_join_and_leave_answer_each_message_once_and_in_order
 }
 
 #[tokio::test]
+#[ignore = "two minutes of deaths"]
+async fn of_four_processes_one_dies_each_second_and_each_message_is_answered_once() -> Result<()> {
+    const DEATHS: usize = 120;
+    let mut scene = scene("doomed").await?;
+    for node in [0, 1, 0, 1] {
+        scene.start(node)?;
+    }
+    for death in 0..DEATHS {
+        scene.say(2).await?;
+        sleep(Duration::from_secs(1)).await;
+        // The oldest one: each has four seconds to connect and to work.
+        scene.kill(0);
+        scene.start(death % 2)?;
+    }
+    scene.until_answered(FROZEN_PATIENCE).await;
+    scene.stop_all();
+    scene.check().await;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_frozen_process_loses_its_conversations_and_answers_nothing_twice() -> Result<()> {
     let mut scene = scene("frozen").await?;
     scene.start(0)?;
