@@ -10,6 +10,10 @@ const DIR = join(ROOT, ".dev/clients-web");
 const PROGRAM = process.env.BLINDPIPE_DEVCLUSTER ?? join(ROOT, "target/debug/devcluster");
 const START_TIMEOUT_MS = 60_000;
 const TEST_TIMEOUT_MS = 180_000;
+/** What the app costs: measured by itself. */
+const FIGURES = "figures.mjs";
+const isMeasured = process.argv[2] === FIGURES;
+const AGENT_LIMITS = "agent_message_send=10000/s,agent_conversation_message_send=10000/s";
 /** Many pages share an address. */
 const LIMITS = "default_ip=10000/min,default_user=10000/min,auth_register_ip=1000/10min,ws_connect_ip=1000/min,ws_connect=1000/min";
 
@@ -36,7 +40,7 @@ async function started(cluster) {
 if (existsSync(PROGRAM)) {
   rmSync(DIR, { recursive: true, force: true });
   const parameters = ["--dir", DIR, "--packages", join(ROOT, ".dev/packages"), "--no-demo"];
-  const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: LIMITS };
+  const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: isMeasured ? `${LIMITS},${AGENT_LIMITS}` : LIMITS };
   const cluster = run(PROGRAM, parameters, settings, ["ignore", "ignore", "inherit"]);
   try {
     // Node reads the authority when it starts.
@@ -44,7 +48,8 @@ if (existsSync(PROGRAM)) {
     const options = ["--test", "--test-reporter=spec", `--test-timeout=${TEST_TIMEOUT_MS}`, "--test-concurrency=2"];
     const files = readdirSync(join(HERE, "test")).filter((name) => name.endsWith(".test.mjs"));
     options.push(...files.filter(isWanted).map((name) => join(HERE, "test", name)));
-    process.exitCode = await run(process.execPath, options, environment, "inherit").ended;
+    const parameters = isMeasured ? [join(HERE, "test", FIGURES)] : options;
+    process.exitCode = await run(process.execPath, parameters, environment, "inherit").ended;
   } finally {
     cluster.child.kill("SIGINT");
     await cluster.ended;
