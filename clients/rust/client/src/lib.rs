@@ -43,7 +43,7 @@ pub use self::{
     hooks::Hook,
     session::{InboxEvent, OpenedMessage, OpenedSender},
     shared_folder::SharedFolder,
-    shared_store::{Entries, News, Saved, SharedStore},
-    store::{FileStore, Handled, MemoryStore, Part, Store},
+    shared_store::{News, Saved, SharedStore},
+    store::{Entries, FileStore, Handled, MemoryStore, Part, Store},
     transport::{Clock, Reached, Server},
 };

@@ -1,38 +1,18 @@
 //! The store that several processes of an agent share.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    io,
-    sync::Arc,
-};
+use std::{collections::HashMap, io, sync::Arc};
 
 use blindpipe_e2ee::{
     room::Marks,
     trust::{Policy, Trust},
 };
 use blindpipe_protocol::ids::ConversationId;
-use serde_json::{Map, Value};
 
 use crate::{
     hooks::{Hook, Hooks},
     session::Session,
-    store::Handled,
+    store::{Entries, Handled},
 };
-
-/// Entries of a store: public keys and numbers, no secret and no text.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Entries {
-    /// The known keys of principals, by the name of each.
-    pub pins: Map<String, Value>,
-    /// Epochs, times and members of conversations.
-    pub marks: BTreeMap<ConversationId, Value>,
-}
-
-impl Entries {
-    fn is_empty(&self) -> bool {
-        self.pins.is_empty() && self.marks.is_empty()
-    }
-}
 
 /// The additions of other processes since the last news.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -37,7 +37,7 @@ use crate::{
     hooks::{Hook, Hooks},
     session::{Keys, Session, SessionParts, hex, principal},
     shared_store::{SharedStore, restored, save_changed, take_news},
-    store::Handled,
+    store::{Entries, Handled},
     transport::{Bearer, Call, Http, Socket},
 };
 
@@ -258,17 +258,19 @@ impl Core {
             return true;
         }
         match store {
-            Kept::Alone(store) => self.save_document(&**store),
+            Kept::Alone(store) => self.save_entries(&**store),
             Kept::Shared(store) => save_changed(&**store, &self.session, &self.hooks),
         }
     }
 
-    fn save_document(&self, store: &dyn Store) -> bool {
-        let marks = store_marks(&self.session.marks());
-        let pins = self.session.trust.lock().store();
-        let document = json!({ "pins": pins, "marks": marks }).to_string();
-        let is_kept = store.save(document.as_bytes()).is_ok();
+    fn save_entries(&self, store: &dyn Store) -> bool {
+        let (principals, pins) = self.session.trust.lock().take_changed();
+        let (conversations, marks) = self.session.take_changed();
+        let entries = Entries { pins, marks };
+        let is_kept = entries.is_empty() || store.save_entries(&entries).is_ok();
         if !is_kept {
+            self.session.trust.lock().not_kept(principals);
+            self.session.not_kept(conversations);
             self.session.mark_dirty();
             self.hooks.call(&Hook::StoreFailed);
         }
@@ -418,26 +420,22 @@ fn load(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
         }
         Some(Kept::Alone(store)) => {
             let handled = store.load_handled(since).map_err(Error::Store)?;
-            let Some(document) = store.load().map_err(Error::Store)? else {
-                let trust = Trust::new(me, config.policy, own);
-                return Ok((trust, HashMap::new(), handled));
+            let (mut trust, mut marks) = (Trust::new(me, config.policy, own), HashMap::new());
+            let mut refused = None;
+            let mut take = |entries: Entries| {
+                for (name, entry) in &entries.pins {
+                    if let Err(error) = trust.take_over(name, entry) {
+                        refused = Some(error);
+                    }
+                }
+                let found = entries.marks.iter();
+                marks.extend(found.filter_map(|(id, marks)| Some((*id, Marks::restore(marks)?))));
             };
-            let document: Value = serde_json::from_slice(&document).map_err(Error::other)?;
-            let trust = Trust::restore(me, config.policy, own, &document["pins"])?;
-            Ok((trust, restore_marks(&document["marks"]), handled))
+            store.load_entries(&mut take).map_err(Error::Store)?;
+            match refused {
+                Some(error) => Err(error.into()),
+                None => Ok((trust, marks, handled)),
+            }
         }
     }
-}
-
-pub(crate) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {
-    let stored = marks
-        .iter()
-        .map(|(id, marks)| (id.to_string(), marks.store()));
-    Value::Object(stored.collect())
-}
-
-pub(crate) fn restore_marks(stored: &Value) -> HashMap<ConversationId, Marks> {
-    let stored = stored.as_object().into_iter().flatten();
-    let marks = stored.filter_map(|(id, marks)| Some((id.parse().ok()?, Marks::restore(marks)?)));
-    marks.collect()
 }

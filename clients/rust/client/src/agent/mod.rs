@@ -45,7 +45,6 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::core::{restore_marks, store_marks};
 pub use self::{
     approvals::{ApprovalDraft, ApprovalResult},
     builder::AgentBuilder,

@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     Error, Hook, Part, Result,
-    agent::{restore_marks, store_marks},
     session::{Keys, Session, SessionParts, principal},
 };
 
@@ -125,7 +124,10 @@ impl Client {
             Some(session) => (session.trust.lock().store(), session.marks()),
             None => {
                 let document = &held.document;
-                (document["pins"].clone(), restore_marks(&document["marks"]))
+                (
+                    document["pins"].clone(),
+                    state::restore_marks(&document["marks"]),
+                )
             }
         };
         let (policy, me_bytes) = (self.0.policy, principal(me));
@@ -204,7 +206,7 @@ impl Client {
             "session": state::store_identity(&identity, &cookie),
             "keys": held.keys.as_ref().map(DeviceKeys::store),
             "pins": session.map(|session| session.trust.lock().store()),
-            "marks": session.map(|session| store_marks(&session.marks())),
+            "marks": session.map(|session| state::store_marks(&session.marks())),
             "clear_chosen": choices.clear,
             "consents": choices.consents.store(),
         }))

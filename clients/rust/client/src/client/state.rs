@@ -1,11 +1,13 @@
 //! The document of a person's client: session, keys, pins, choices, consents.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use blindpipe_e2ee::{
     KeyId, PrivateKeys, Secret,
     consent::{Consents, Tool},
-    from_base64, to_base64,
+    from_base64,
+    room::Marks,
+    to_base64,
 };
 use blindpipe_protocol::ids::ConversationId;
 use serde_json::{Value, json};
@@ -91,4 +93,17 @@ pub(super) fn read(document: Option<Vec<u8>>) -> Result<Value> {
         Some(document) => serde_json::from_slice(&document).map_err(Error::other),
         None => Ok(Value::Null),
     }
+}
+
+pub(super) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {
+    let stored = marks
+        .iter()
+        .map(|(id, marks)| (id.to_string(), marks.store()));
+    Value::Object(stored.collect())
+}
+
+pub(super) fn restore_marks(stored: &Value) -> HashMap<ConversationId, Marks> {
+    let stored = stored.as_object().into_iter().flatten();
+    let marks = stored.filter_map(|(id, marks)| Some((id.parse().ok()?, Marks::restore(marks)?)));
+    marks.collect()
 }

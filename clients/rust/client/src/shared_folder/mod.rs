@@ -19,8 +19,8 @@ use serde_json::Map;
 use self::log::{Line, Log, Place, new_name};
 use crate::{
     session::{hex, unhex},
-    shared_store::{Entries, News, Saved, SharedStore},
-    store::Handled,
+    shared_store::{News, Saved, SharedStore},
+    store::{Entries, Handled},
 };
 
 /// A log with so many lines beyond twice those that still say something is written anew.

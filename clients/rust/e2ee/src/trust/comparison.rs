@@ -80,7 +80,7 @@ impl Trust {
 
 impl Pins {
     fn verified(&self) -> impl Iterator<Item = &Pin> {
-        let keys = self.keys.values();
+        let keys = self.keys.values().map(|pin| &**pin);
         keys.filter(|pin| pin.standing == Standing::Verified)
     }
 
@@ -113,7 +113,7 @@ fn compared(pins: &Pins, now: u64) -> impl Iterator<Item = (KeyId, &Pin)> {
         .iter()
         .filter(move |(_, pin)| !pin.is_retired(now));
     live.filter(move |(_, pin)| pin.is_accepted(now) || !has_accepted)
-        .map(|(key_id, pin)| (*key_id, pin))
+        .map(|(key_id, pin)| (*key_id, &**pin))
 }
 
 /// Verifies keys and those that they introduced. If any is verified only now, all others wait.

@@ -126,7 +126,8 @@ pub struct Introduction {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Pins {
-    keys: BTreeMap<KeyId, Pin>,
+    /// A node of such a map has places for eleven; most principals have a single key.
+    keys: BTreeMap<KeyId, Box<Pin>>,
     speaks_bp1: bool,
     linked: Option<KeyId>,
 }
@@ -173,7 +174,7 @@ impl Trust {
 
     #[must_use]
     pub fn pin(&self, of: Principal, key: KeyId) -> Option<&Pin> {
-        self.pins.get(&of)?.keys.get(&key)
+        self.pins.get(&of)?.keys.get(&key).map(|pin| &**pin)
     }
 
     /// Whether `of` speaks `bp1`, or ever did.
@@ -255,7 +256,7 @@ impl Trust {
             };
             pins.keys
                 .entry(*key_id)
-                .or_insert_with(|| new_pin(keys, key, standing, now));
+                .or_insert_with(|| Box::new(new_pin(keys, key, standing, now)));
         }
     }
 
@@ -270,7 +271,8 @@ impl Trust {
     ) {
         let next = |trust: &Self| listed.iter().find_map(|one| trust.introduced(of, one, now));
         while let Some((key_id, pin)) = next(self) {
-            let before = self.pins.entry(of).or_default().keys.insert(key_id, pin);
+            let keys = &mut self.pins.entry(of).or_default().keys;
+            let before = keys.insert(key_id, Box::new(pin));
             if before.is_none_or(|pin| pin.standing == Standing::Waiting) {
                 notices.push(NoticeKind::IntroducedKey.of(of, Some(key_id)));
             }
@@ -320,7 +322,7 @@ impl Trust {
             let pins = self.pins.entry(of).or_default();
             let is_new = !pins.keys.contains_key(key_id);
             let pin = pins.keys.entry(*key_id);
-            let pin = pin.or_insert_with(|| new_pin(keys, key, Standing::Waiting, now));
+            let pin = pin.or_insert_with(|| Box::new(new_pin(keys, key, Standing::Waiting, now)));
             if pin.standing != Standing::Waiting || pin.is_retired(now) {
                 continue;
             }

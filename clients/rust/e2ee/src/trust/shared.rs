@@ -62,7 +62,7 @@ fn merged(mine: Pins, theirs: Pins) -> Pins {
     for (key_id, pin) in theirs.keys {
         let own = merged.keys.remove(&key_id);
         let pin = match own {
-            Some(own) => merged_pin(own, &pin),
+            Some(own) => Box::new(merged_pin(*own, &pin)),
             None => pin,
         };
         merged.keys.insert(key_id, pin);

@@ -44,13 +44,14 @@ impl Trust {
 }
 
 pub(super) fn store_pins(pins: &Pins) -> Value {
-    let keys: Vec<_> = pins.keys.iter().map(store_pin).collect();
+    let keys = pins.keys.iter();
+    let keys: Vec<_> = keys.map(|(key_id, pin)| store_pin(*key_id, pin)).collect();
     json!({ "speaks": pins.speaks_bp1, "linked": pins.linked.map(hex), "keys": keys })
 }
 
-fn store_pin((key_id, pin): (&KeyId, &Pin)) -> Value {
+fn store_pin(key_id: KeyId, pin: &Pin) -> Value {
     json!({
-        "key_id": hex(*key_id),
+        "key_id": hex(key_id),
         "public_key": to_base64(pin.keys.public_key()),
         "signing_public_key": to_base64(pin.keys.signing_public_key()),
         "device_id": pin.device_id.as_deref().unwrap_or_default(),
@@ -70,7 +71,7 @@ pub(super) fn restore_pins(stored: &Value) -> Result<Pins> {
     })
 }
 
-fn restore_pin(stored: &Value) -> Result<(KeyId, Pin)> {
+fn restore_pin(stored: &Value) -> Result<(KeyId, Box<Pin>)> {
     let key = |field: &str| -> Result<[u8; 32]> {
         let text = stored[field].as_str().ok_or(Error::Malformed)?;
         from_base64(text)?.try_into().map_err(|_| Error::Malformed)
@@ -89,7 +90,7 @@ fn restore_pin(stored: &Value) -> Result<(KeyId, Pin)> {
         introduced_by: optional_id(&stored["introduced_by"])?,
         stored: true,
     };
-    Ok((keys.key_id(), pin))
+    Ok((keys.key_id(), Box::new(pin)))
 }
 
 fn optional_id(stored: &Value) -> Result<Option<KeyId>> {

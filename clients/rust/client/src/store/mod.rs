@@ -2,7 +2,11 @@
 //!
 //! Why: ADR 74.
 
+mod file;
+mod log;
+
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -12,13 +16,57 @@ use std::{
 use blindpipe_e2ee::{Id, Principal};
 use blindpipe_protocol::ids::ConversationId;
 use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
 
+pub use self::file::FileStore;
 use crate::session::{hex, unhex};
 
-/// Keeps one document of a client, which is replaced as a whole.
+/// Entries of an agent's store: public keys and numbers, no secret and no text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entries {
+    /// The known keys of principals, by the name of each.
+    pub pins: Map<String, Value>,
+    /// Epochs, times and members of conversations.
+    pub marks: BTreeMap<ConversationId, Value>,
+}
+
+impl Entries {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pins.is_empty() && self.marks.is_empty()
+    }
+
+    fn extend(&mut self, later: Self) {
+        self.pins.extend(later.pins);
+        self.marks.extend(later.marks);
+    }
+
+    /// All entries of a store that keeps a document.
+    fn of_document(document: &[u8]) -> io::Result<Self> {
+        let mut document = serde_json::from_slice::<Value>(document)?;
+        let pins = document.pointer_mut("/pins/principals").map(Value::take);
+        let Some(Value::Object(pins)) = pins else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let marks = document.get_mut("marks").and_then(Value::as_object_mut);
+        let marks = marks.map(std::mem::take).unwrap_or_default().into_iter();
+        let marks = marks.filter_map(|(id, marks)| Some((id.parse().ok()?, marks)));
+        Ok(Self {
+            pins,
+            marks: marks.collect(),
+        })
+    }
+
+    fn document(self) -> String {
+        let marks = self.marks.into_iter();
+        let marks: Map<_, _> = marks.map(|(id, marks)| (id.to_string(), marks)).collect();
+        json!({ "pins": { "principals": self.pins }, "marks": marks }).to_string()
+    }
+}
+
+/// Keeps one document of a client, which is replaced as a whole, or an agent's entries.
 ///
-/// An agent's document holds public keys and numbers only. A person's holds the device's private
-/// keys as well.
+/// An agent's entries hold public keys and numbers only. A person's document holds the device's
+/// private keys as well.
 pub trait Store: Send + Sync + 'static {
     /// The document; none before the first save.
     ///
@@ -33,6 +81,32 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// Nothing was replaced.
     fn save(&self, document: &[u8]) -> io::Result<()>;
+
+    /// Gives an agent's entries as they were saved last, in one or more parts. Of two with one name,
+    /// the later one counts. Without an implementation, they are a document.
+    ///
+    /// # Errors
+    ///
+    /// They may be there and cannot be read.
+    fn load_entries(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
+        if let Some(document) = self.load()? {
+            take(Entries::of_document(&document)?);
+        }
+        Ok(())
+    }
+
+    /// Keeps an agent's entries that have changed. All others stay as they are. They are durable once
+    /// this returns. Without an implementation, the whole document is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Some may not be kept.
+    fn save_entries(&self, entries: &Entries) -> io::Result<()> {
+        let mut all = Entries::default();
+        self.load_entries(&mut |found| all.extend(found))?;
+        all.extend(entries.clone());
+        self.save(all.document().as_bytes())
+    }
 
     /// Keeps other processes with this store out of `part` until the answer is dropped. A store
     /// that no other process has needs no lock.
@@ -114,22 +188,6 @@ impl Handled {
     }
 }
 
-/// A file of mode 0600. A second one, with `.handled` behind the name, has a line for each message
-/// that an agent has handled within 31 days.
-#[derive(Clone, Debug)]
-pub struct FileStore(PathBuf);
-
-impl FileStore {
-    /// The file at `path`, which is made by the first save.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
-    }
-
-    fn handled(&self) -> PathBuf {
-        beside(&self.0, ".handled")
-    }
-}
-
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.to_owned().into_os_string();
     name.push(suffix);
@@ -156,64 +214,6 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub(crate) fn sync_folder(of: &Path) -> io::Result<()> {
     let folder = of.parent().filter(|it| !it.as_os_str().is_empty());
     fs::File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
-}
-
-impl Store for FileStore {
-    fn load(&self) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(&self.0) {
-            Ok(document) => Ok(Some(document)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn save(&self, document: &[u8]) -> io::Result<()> {
-        replace(&self.0, document)
-    }
-
-    fn lock(&self, part: Part) -> io::Result<Box<dyn Send>> {
-        let suffix = match part {
-            Part::Document => ".lock",
-            Part::Renewal => ".renewal.lock",
-        };
-        let mut options = fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(beside(&self.0, suffix))?;
-        file.lock()?;
-        Ok(Box::new(file))
-    }
-
-    fn load_handled(&self, since: u64) -> io::Result<Vec<Handled>> {
-        let path = self.handled();
-        let text = match fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let lines = text.split_inclusive('\n').map(Handled::of_line);
-        let found: Vec<_> = lines.flatten().filter(|it| it.at >= since).collect();
-        let kept: String = found.iter().map(Handled::line).collect();
-        if kept != text {
-            replace(&path, kept.as_bytes())?;
-        }
-        Ok(found)
-    }
-
-    fn add_handled(&self, handled: &[Handled]) -> io::Result<()> {
-        let path = self.handled();
-        let is_new = !path.exists();
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(0o600).open(&path)?;
-        let before = file.metadata()?.len();
-        let lines: String = handled.iter().map(Handled::line).collect();
-        let written = file.write_all(lines.as_bytes());
-        if let Err(error) = written.and_then(|()| file.sync_all()) {
-            // The next line does not stand behind a torn one.
-            file.set_len(before).ok();
-            return Err(error);
-        }
-        if is_new { sync_folder(&path) } else { Ok(()) }
-    }
 }
 
 /// For tests, and for clients that end with their process.
@@ -254,6 +254,14 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).save(document)
     }
 
+    fn load_entries(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
+        (**self).load_entries(take)
+    }
+
+    fn save_entries(&self, entries: &Entries) -> io::Result<()> {
+        (**self).save_entries(entries)
+    }
+
     fn lock(&self, part: Part) -> io::Result<Box<dyn Send>> {
         (**self).lock(part)
     }
@@ -268,50 +276,4 @@ impl<S: Store> Store for std::sync::Arc<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_link_beside_the_file_is_not_followed() {
-        let name = format!("blindpipe-store-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder");
-        let (path, others) = (folder.join("pins"), folder.join("others"));
-        fs::write(&others, "theirs").expect("written");
-        let beside = folder.join(format!("pins.{}.tmp", std::process::id()));
-        std::os::unix::fs::symlink(&others, beside).expect("a link");
-        let store = FileStore::new(&path);
-        assert!(store.load().expect("a store").is_none());
-        for document in ["first", "second"] {
-            store.save(document.as_bytes()).expect("stored");
-            let loaded = store.load().expect("a store");
-            assert_eq!(loaded.as_deref(), Some(document.as_bytes()));
-        }
-        assert_eq!(fs::read_to_string(&others).expect("read"), "theirs");
-        fs::remove_dir_all(folder).expect("removed");
-    }
-
-    #[test]
-    fn torn_and_old_lines_are_left_out() {
-        let name = format!("blindpipe-handled-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder");
-        let store = FileStore::new(folder.join("pins"));
-        assert!(store.load_handled(0).expect("none").is_empty());
-        let handled = [5, 7, 8].map(|at| Handled {
-            at,
-            conversation_id: ConversationId(uuid::Uuid::from_u128(at.into())),
-            sender: Principal::User([1; 16]),
-            client_message_id: [2; 16],
-        });
-        store.add_handled(&handled).expect("added");
-        let path = folder.join("pins.handled");
-        let torn = &handled[0].line()[..40];
-        let text = fs::read_to_string(&path).expect("a file") + torn;
-        fs::write(&path, text).expect("written");
-        assert_eq!(store.load_handled(7).expect("two"), handled[1..]);
-        store.add_handled(&handled[..1]).expect("added");
-        assert_eq!(store.load_handled(0).expect("three").len(), 3);
-        fs::remove_dir_all(folder).expect("removed");
-    }
-}
+mod tests;
