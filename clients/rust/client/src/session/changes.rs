@@ -124,8 +124,8 @@ impl Session {
     }
 
     fn stale(&self, id: Option<ConversationId>) {
-        let slots = self.slots.lock();
-        if let Some(slot) = id.and_then(|id| slots.get(&id)) {
+        let slot = id.and_then(|id| self.rooms.lock().get(id));
+        if let Some(slot) = slot {
             slot.is_stale.store(true, Ordering::Relaxed);
         }
     }
@@ -133,22 +133,36 @@ impl Session {
     async fn observe_rotation(&self, rotation: &KeyRotation) -> Result<()> {
         let id = rotation.conversation_id;
         // An epoch that was never read is read when it is needed.
-        if !self.has_keys() || !self.slots.lock().contains_key(&id) {
+        let slot = self.rooms.lock().get(id).filter(|_| self.has_keys());
+        let Some(slot) = slot else {
             return Ok(());
-        }
-        let mut entry = self.lock(id).await;
+        };
+        let Ok(entry) = slot.entry.clone().try_lock_owned() else {
+            // Whoever has it may be reading it for long. The events of others do not wait.
+            slot.rotations.lock().push(rotation.clone());
+            return Ok(());
+        };
+        let mut entry = self.up_to_date(&slot, entry);
         if entry.is_stale {
             return Ok(());
         }
-        let known = i32::try_from(entry.room.server().epoch).unwrap_or(i32::MAX);
-        server_epoch(&mut entry, known.max(rotation.epoch), false);
-        let rotator = Principal::User(rotation.by);
-        let is_new = !self.trust.lock().is_known(principal(rotator));
-        if is_new && entry.room.is_member(principal(rotator)) {
-            self.read_speaker(id, rotator).await?;
+        if !self.knows_rotator(&entry, rotation) {
+            self.read_speaker(id, Principal::User(rotation.by)).await?;
         }
-        self.take_wraps(&mut entry, rotation.epoch, &rotation.wrapped_keys);
+        self.take_rotation(&mut entry, rotation);
         Ok(())
+    }
+
+    /// Whether a rotation can be judged without the keys of a member that has none here.
+    pub(super) fn knows_rotator(&self, entry: &Entry, rotation: &KeyRotation) -> bool {
+        let rotator = principal(Principal::User(rotation.by));
+        self.trust.lock().is_known(rotator) || !entry.room.is_member(rotator)
+    }
+
+    pub(super) fn take_rotation(&self, entry: &mut Entry, rotation: &KeyRotation) {
+        let known = i32::try_from(entry.room.server().epoch).unwrap_or(i32::MAX);
+        server_epoch(entry, known.max(rotation.epoch), false);
+        self.take_wraps(entry, rotation.epoch, &rotation.wrapped_keys);
     }
 
     async fn observe_keys(&self, of: Principal) -> Result<()> {

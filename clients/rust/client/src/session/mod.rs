@@ -6,15 +6,13 @@ mod directory;
 mod history;
 mod large;
 mod opening;
+mod rooms;
 mod shared;
 mod types;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use blindpipe_e2ee::{
@@ -31,10 +29,14 @@ use blindpipe_protocol::{
     ids::{ConversationId, Principal},
 };
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 
 pub use self::types::{InboxEvent, OpenedMessage, OpenedSender};
-use self::{answered::Envelopes, changes::Changes};
+use self::{
+    answered::Envelopes,
+    changes::Changes,
+    rooms::{Rooms, Slot},
+};
 pub(crate) use self::{
     directory::{Recipient, hex, unhex},
     opening::{Found, foreign},
@@ -90,16 +92,10 @@ pub(crate) struct Session {
     clear_allowed: bool,
     max_message_age: Option<u64>,
     hooks: Hooks,
-    slots: Mutex<HashMap<ConversationId, Arc<Slot>>>,
+    rooms: Mutex<Rooms>,
     changes: Mutex<Changes>,
     /// Pins or marks have changed since they were stored.
     dirty: AtomicBool,
-}
-
-struct Slot {
-    /// The conversation has changed: who learns that may hold another conversation's lock.
-    is_stale: AtomicBool,
-    entry: Arc<AsyncMutex<Entry>>,
 }
 
 /// A conversation as it is known here.
@@ -163,7 +159,7 @@ impl Session {
             clear_allowed: parts.clear_allowed,
             max_message_age: parts.max_message_age,
             hooks: parts.hooks,
-            slots: Mutex::default(),
+            rooms: Mutex::default(),
             changes: Mutex::default(),
             dirty: AtomicBool::default(),
         }
@@ -196,27 +192,15 @@ impl Session {
         }
     }
 
-    fn slot(&self, id: ConversationId) -> Arc<Slot> {
-        let mut slots = self.slots.lock();
-        let slot = slots.entry(id).or_insert_with(|| {
-            let mut room = Room::new(id.0.into_bytes(), self.clear_allowed);
-            if let Some(age) = self.max_message_age {
-                room = room.with_max_message_age(age);
-            }
-            let marks = self.marks.lock().get(&id).cloned();
-            let entry = Entry::new(id, room.with_marks(marks.unwrap_or_default()));
-            Arc::new(Slot {
-                is_stale: AtomicBool::default(),
-                entry: Arc::new(AsyncMutex::new(entry)),
-            })
-        });
-        slot.clone()
-    }
-
     /// The conversation as it is known, for one task at a time.
     async fn lock(&self, id: ConversationId) -> EntryGuard {
         let slot = self.slot(id);
-        let mut entry = slot.entry.clone().lock_owned().await;
+        let entry = slot.entry.clone().lock_owned().await;
+        self.up_to_date(&slot, entry)
+    }
+
+    /// The conversation with what came while somebody else had it.
+    fn up_to_date(&self, slot: &Slot, mut entry: EntryGuard) -> EntryGuard {
         self.show_taken(&mut entry);
         let has_changed = entry.room.must_rotate();
         self.changes.lock().show(&mut entry);
@@ -224,6 +208,14 @@ impl Session {
             self.note_marks(&entry);
         }
         entry.is_stale |= slot.is_stale.swap(false, Ordering::Relaxed);
+        let rotations = std::mem::take(&mut *slot.rotations.lock());
+        for rotation in rotations {
+            // A rotator is judged by the members, so a reading comes first where one is due.
+            entry.is_stale |= !self.knows_rotator(&entry, &rotation);
+            if !entry.is_stale {
+                self.take_rotation(&mut entry, &rotation);
+            }
+        }
         entry
     }
 

@@ -12,7 +12,7 @@ use blindpipe_client::{
     Client, Context, Hook,
     agent::AgentBuilder,
     client::ClientEvent,
-    protocol::{ids::ConversationId, messages::Message},
+    protocol::{groups::Visibility, ids::ConversationId, messages::Message},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -122,6 +122,48 @@ async fn an_agent_that_handles_slowly_gets_everything_in_order() {
     agent.stop().await;
     assert_eq!(*handled.lock(), Vec::from_iter(0..MESSAGES));
     assert_eq!(connections.counts()[0], 2);
+}
+
+#[tokio::test]
+async fn a_conversation_whose_reading_lasts_holds_up_no_other_one() {
+    let scene = scene("patient").await;
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    let heard = Arc::<Mutex<Vec<String>>>::default();
+    let hearing = heard.clone();
+    let builder = proxy.agent(&scene.agent).on_message(move |ctx: Context| {
+        hearing.lock().push(ctx.text().to_owned());
+        async { Ok(()) }
+    });
+    let agent = running(builder).await;
+    let other = scene.conversation().await;
+    let bob = scene.cluster.user("bob").await.expect("a person");
+    let bob = bob.client.user_id().expect("an id");
+    let slow = scene.ada.client.open_group("slow", vec![bob]).await;
+    let slow = slow.expect("a group");
+    let added = slow.add_agent(scene.agent.id, Visibility::All).await;
+    added.expect("added");
+    let gate = Arc::new(Semaphore::new(0));
+    let read = format!("GET /conversations/{}", slow.id());
+    let reads = fail(&proxy, read, [Fault::Wait(gate.clone())]);
+    slow.send("first").await.expect("sent");
+    until(|| reads.load(Ordering::Relaxed) == 1).await;
+    // An event that changes the keys of what is being read.
+    slow.rotate().await.expect("a rotation");
+    slow.send("second").await.expect("sent");
+    for number in 0..20 {
+        other.send(format!("other {number}")).await.expect("sent");
+    }
+    until(|| heard.lock().len() == 20).await;
+    assert!(heard.lock().iter().all(|text| text.starts_with("other")));
+    gate.add_permits(1);
+    until(|| heard.lock().len() == 22).await;
+    assert_eq!(heard.lock()[20..], ["first", "second"]);
+    assert_eq!(
+        reads.load(Ordering::Relaxed),
+        1,
+        "the rotation was not read"
+    );
+    agent.stop().await;
 }
 
 #[tokio::test]

@@ -166,6 +166,11 @@ impl Room {
         self.remembered.contains(&(sender, client_message_id))
     }
 
+    /// The messages that are not handled again, oldest first.
+    pub fn remembered(&self) -> impl Iterator<Item = (Principal, Id)> {
+        self.order.iter().copied()
+    }
+
     /// False if it was here before.
     pub fn remember(&mut self, message: (Principal, Id)) -> bool {
         if !self.remembered.insert(message) {
