@@ -5,7 +5,7 @@ use blindpipe_protocol::{
     ids::UserId,
     keys::KeyDirectory,
     limits::Buckets,
-    search::{SearchHit, SearchKind},
+    search::{SearchHit, SearchKind, SearchToken},
 };
 
 use super::Client;
@@ -56,6 +56,27 @@ impl Client {
         let call = Call::get("/search")
             .query("q", Some(words))
             .query("types", (!kinds.is_empty()).then(|| kinds.join(",")))
+            .query("cursor", cursor);
+        let page = self.http().page(call).await?;
+        Ok((page.data, page.next_cursor))
+    }
+
+    /// A page of the messages that were sent with all of these [`super::SendOptions::search_tokens`].
+    ///
+    /// This client makes no tokens: equal ones show the service which messages share a word. A
+    /// program that accepts this hashes words under a key of its own.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn search_tokens(
+        &self,
+        tokens: &[SearchToken],
+        cursor: Option<String>,
+    ) -> Result<(Vec<SearchHit>, Option<String>)> {
+        let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
+        let call = Call::get("/search")
+            .query("tokens", Some(tokens.join(",")))
             .query("cursor", cursor);
         let page = self.http().page(call).await?;
         Ok((page.data, page.next_cursor))

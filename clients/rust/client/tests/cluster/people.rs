@@ -16,6 +16,7 @@ use blindpipe_client::{
         groups::Visibility,
         ids::Principal,
         push::{PushKind, PutPush},
+        search::SearchToken,
     },
     testing::PROTECTION_PASSWORD,
 };
@@ -360,6 +361,37 @@ async fn an_earlier_reply_is_found_behind_thousands_of_messages() {
     timeout(3 * PATIENCE, searched).await.expect("a search");
     assert_eq!(*found.lock(), Some(true));
     talk.agent.stop().await;
+}
+
+#[tokio::test]
+async fn messages_are_found_by_the_tokens_of_a_program() {
+    let cluster = cluster().await;
+    let (ada, bob) = pair(&cluster).await;
+    let conversation = direct(&ada, &bob).await;
+    // A program hashes words under a key of its own.
+    let tokens = |words: &str| -> Vec<SearchToken> {
+        let token = |word: &str| format!("{word:x<16}").parse().expect("a token");
+        words.split(' ').map(token).collect()
+    };
+    let send = async |words: &str| {
+        let options = SendOptions {
+            search_tokens: tokens(words),
+            ..SendOptions::default()
+        };
+        let sent = conversation.send_with(words, options).await;
+        sent.expect("sent").message_id.to_string()
+    };
+    let (both, red) = (send("red green").await, send("red").await);
+    conversation.send("none").await.expect("sent");
+    let found = async |words: &str| {
+        let page = ada.client.search_tokens(&tokens(words), None).await;
+        let (hits, next) = page.expect("a page");
+        assert!(next.is_none());
+        hits.into_iter().map(|hit| hit.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found("red").await, [red, both.clone()]);
+    assert_eq!(found("green red").await, [both]);
+    assert!(found("none").await.is_empty());
 }
 
 #[tokio::test]

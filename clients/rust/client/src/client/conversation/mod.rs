@@ -9,6 +9,7 @@ use blindpipe_protocol::{
     ids::{AgentId, ConversationId, MessageId, Principal, UserId},
     messages::{Message, SendMessage, Sent},
     raw::RawJson,
+    search::SearchToken,
 };
 use serde_json::{Value, json};
 
@@ -33,6 +34,8 @@ pub struct SendOptions {
     pub to: Vec<Principal>,
     /// The messages that it concerns, in clear.
     pub refs: Vec<MessageId>,
+    /// The program's own keyed hashes of words: see [`Client::search_tokens`].
+    pub search_tokens: Vec<SearchToken>,
 }
 
 /// A message, opened if it opens. Nothing of what does not open is shown as said by anybody.
@@ -130,6 +133,8 @@ impl Conversation {
             in_reply_to,
             recipients: (!options.to.is_empty()).then(|| options.to.clone()),
             refs: (!options.refs.is_empty()).then(|| options.refs.clone()),
+            search_tokens: (!options.search_tokens.is_empty())
+                .then(|| options.search_tokens.clone()),
             ..SendMessage::new(payload)
         };
         let call = Call::post(format!("/conversations/{}/messages", self.id), &body);
