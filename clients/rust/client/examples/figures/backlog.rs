@@ -84,7 +84,7 @@ async fn write(cluster: &DevCluster) -> Result<(TestAgent, usize)> {
 }
 
 /// A line of `/proc/self/status` in KiB; 0 where there is none.
-fn memory(name: &str) -> u64 {
+pub fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(name));
     let value = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
@@ -92,6 +92,6 @@ fn memory(name: &str) -> u64 {
 }
 
 /// The peak counts from here on.
-fn reset_peak() {
+pub fn reset_peak() {
     fs::write("/proc/self/clear_refs", "5").ok();
 }

@@ -2,12 +2,13 @@
 //!
 //! ```sh
 //! cargo build --locked --release --workspace --bins
-//! cargo run --release -p blindpipe-client --example figures          # or: figures send | rotate | backlog
+//! cargo run --release -p blindpipe-client --example figures          # or: figures send | rotate | backlog | conversations
 //! ```
 //!
 //! `SCALE=10` divides the counts by ten.
 
 mod backlog;
+mod conversations;
 mod members;
 mod rotation;
 mod sends;
@@ -47,6 +48,9 @@ async fn main() -> Result<()> {
     }
     if wanted("backlog") {
         backlog::measure(&cluster).await?;
+    }
+    if wanted("conversations") {
+        conversations::measure(&cluster).await?;
     }
     Ok(())
 }
