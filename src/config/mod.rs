@@ -40,6 +40,11 @@ settings! {
     proxy_protocol: List<IpNet> = "PROXY_PROTOCOL_FROM", Some("");
     /// Folder of the built web app, served under `/app`; empty: no app is served.
     app_dir: String = "APP_DIR", Some("");
+    /// Comma list of web origins whose pages may show the widget of the web app; empty: none may.
+    widget_origins: List<Origin> = "WIDGET_ORIGINS", Some("");
+    /// Origin at which this service shows nothing but the human check of the web app, such as
+    /// `https://check.example.org`; empty: the app has no human check.
+    check_origin: Option<Origin> = "CHECK_ORIGIN", Some("");
     /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without
     /// `Origin` always may.
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
@@ -89,6 +94,9 @@ settings! {
     turnstile_url: String = "TURNSTILE_URL", Some("https://challenges.cloudflare.com/turnstile/v0/siteverify");
     /// Turnstile's secret; required in production.
     turnstile_secret: SecretString = "TURNSTILE_SECRET", Some("");
+    /// Turnstile's public site key, for the human check of the web app; required with
+    /// `CHECK_ORIGIN` and `TURNSTILE_SECRET`.
+    turnstile_site_key: String = "TURNSTILE_SITE_KEY", Some("");
     /// Comma list of hostnames that a Turnstile token may have been earned on; empty: any that the
     /// widget allows.
     turnstile_hostnames: List<String> = "TURNSTILE_HOSTNAMES", Some("");

@@ -119,6 +119,19 @@ impl std::str::FromStr for Origin {
     }
 }
 
+impl Origin {
+    /// The origin as browsers write it.
+    pub fn text(&self) -> String {
+        self.0.origin().ascii_serialization()
+    }
+}
+
+impl Setting for Option<Origin> {
+    fn read(text: &str) -> Result<Self, String> {
+        (!text.is_empty()).then(|| text.parse()).transpose()
+    }
+}
+
 impl Setting for String {
     fn read(text: &str) -> Result<Self, String> {
         Ok(text.to_owned())

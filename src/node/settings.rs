@@ -3,7 +3,7 @@
 use crate::{
     auth::{server_secret::ServerSecret, token_keys::KeyRing, turnstile},
     config::{Checks, Config, Faults, Profile},
-    features::{passkeys, webhooks::signature::Brand},
+    features::{passkeys, web_app, webhooks::signature::Brand},
     limits::table::Overrides,
     mail,
     objects::location,
@@ -29,6 +29,7 @@ const CHECKS: Checks = Checks {
         mail::check_settings,
         turnstile::check_settings,
         telemetry::check_settings,
+        web_app::check_settings,
         production::check_settings,
     ],
 };
@@ -95,6 +96,19 @@ mod tests {
         read.err()
             .map(|faults| faults.to_string())
             .unwrap_or_default()
+    }
+
+    #[test]
+    fn the_human_check_shares_no_origin_with_what_it_protects() {
+        let check = ("CHECK_ORIGIN", "https://check.example.org");
+        let key = ("TURNSTILE_SITE_KEY", "0x4AAAAAAB");
+        assert_eq!(faults_with(&[check, key]), "");
+        assert!(faults_with(&[check]).contains("TURNSTILE_SITE_KEY: required"));
+        let origin = "https://chat.example.org";
+        assert!(faults_with(&[("CHECK_ORIGIN", origin), key]).contains("CHECK_ORIGIN: must"));
+        let allowed = ("ALLOWED_ORIGINS", "https://check.example.org");
+        assert!(faults_with(&[check, key, allowed]).contains("CHECK_ORIGIN: must"));
+        assert!(faults_with(&[("WIDGET_ORIGINS", "*"), key]).contains("WIDGET_ORIGINS"));
     }
 
     #[test]

@@ -130,7 +130,7 @@ pub(super) async fn assemble(
         typing: core.links.typing,
         passkeys: Passkeys::new(config)?,
         served_openapi: ServedOpenApi::new(&config.public_url)?,
-        web_app: WebApp::read(&config.app_dir)?,
+        web_app: WebApp::read(config)?,
         webhooks,
         push,
         stops,

@@ -53,6 +53,100 @@ async fn a_node_serves_the_folder_of_the_app_under_a_strict_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_widget_is_framed_by_the_list_and_the_app_by_nobody() {
+    let folder = app_folder("widget", &["widget.html", "widget.js"]);
+    let app = ("APP_DIR", &*folder);
+    let ancestors = |policy: &str| {
+        let (_, after) = policy.split_once("frame-ancestors ").expect("ancestors");
+        after.split(';').next().unwrap_or_default().to_owned()
+    };
+    let origins = "https://shop.example, https://www.example:8443";
+    for (given, framed_by, readers) in [
+        ("", "'none'", "same-origin"),
+        (
+            origins,
+            "https://shop.example https://www.example:8443",
+            "cross-origin",
+        ),
+    ] {
+        let [a] = nodes_with(&[app, ("WIDGET_ORIGINS", given)]).await;
+        for (path, expected, reader) in [
+            ("/app", "'none'", "same-origin"),
+            ("/app/widget.html", framed_by, "same-origin"),
+            ("/app/widget.js", "'none'", readers),
+        ] {
+            let answer = a.anon().get(path).await.expect(200);
+            let policy = answer.header("content-security-policy").expect("a policy");
+            assert_eq!(ancestors(policy), expected, "{path}");
+            assert!(policy.contains("require-trusted-types-for 'script'"));
+            let reader_of = answer.header("cross-origin-resource-policy");
+            assert_eq!(reader_of, Some(reader), "{path}");
+        }
+    }
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_human_check_has_an_origin_of_its_own() {
+    let folder = app_folder("check", &["check.html", "check.js"]);
+    let [a] = nodes_with(&[
+        ("APP_DIR", &folder),
+        ("CHECK_ORIGIN", "https://check.example"),
+        ("WIDGET_ORIGINS", "https://shop.example"),
+        ("ALLOWED_ORIGINS", "https://chat.example"),
+        ("TURNSTILE_SITE_KEY", "0x4AAAAAAB"),
+    ])
+    .await;
+    let get = async |host: &str, path: &str| {
+        let request = a.anon().request(reqwest::Method::GET, path);
+        a.anon().send(request.header("host", host)).await
+    };
+
+    let page = get("check.example", "/app/check").await.expect(200);
+    assert_eq!(
+        page.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    let policy = page.header("content-security-policy").expect("a policy");
+    assert!(policy.contains("frame-ancestors https://chat.example https://shop.example"));
+    assert!(policy.contains("script-src 'self' https://challenges.cloudflare.com;"));
+    let settings = get("Check.Example", "/app/check.json").await.expect(200);
+    let settings = settings.body.clone();
+    assert_eq!(settings["site_key"], "0x4AAAAAAB");
+    assert_eq!(
+        settings["app_origins"],
+        serde_json::json!(["https://chat.example"])
+    );
+    get("check.example", "/app/check.js").await.expect(200);
+    for path in ["/app", "/app/settings.json", "/app/index.html"] {
+        get("check.example", path).await.refused(404, "NOT_FOUND");
+    }
+
+    for path in ["/app/check", "/app/check.json"] {
+        get("chat.example", path).await.refused(404, "NOT_FOUND");
+    }
+    let page = get("chat.example", "/app").await.expect(200);
+    let policy = page.header("content-security-policy").expect("a policy");
+    assert!(policy.contains("frame-src https://check.example;"));
+    let inert = get("chat.example", "/app/check.js").await.expect(200);
+    let policy = inert.header("content-security-policy").expect("a policy");
+    assert!(!policy.contains("cloudflare"));
+    let settings = get("chat.example", "/app/settings.json").await.expect(200);
+    assert_eq!(settings.body["human_check"], "https://check.example");
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// A folder with the page and these files beside it.
+fn app_folder(name: &str, files: &[&str]) -> String {
+    let folder = services().folder().join(format!("{name}-{}", ulid()));
+    fs::create_dir_all(&folder).expect("a folder");
+    for file in files.iter().chain(&["index.html"]) {
+        fs::write(folder.join(file), "<!doctype html>").expect("a file");
+    }
+    folder.display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_app_is_served_by_default() {
     let [a] = nodes().await;
     for path in ["/app", "/app/icon.svg", "/app/assets/main.js"] {
