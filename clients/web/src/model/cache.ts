@@ -124,8 +124,9 @@ export function stop(): void {
 }
 
 export const readList = <T>(): Promise<T | null> => read(LIST);
-export const writeList = <T>(list: T): void => change<T>(LIST, () => list);
+export const writeList = <T>(list: T): void => replace(LIST, () => list);
 export const readChat = <T>(id: string): Promise<T | null> => read(`chat:${id}`);
+export const writeChat = <T>(id: string, make: () => T): void => replace(`chat:${id}`, make);
 export const changeChat = <T>(id: string, to: Change<T>): void => change(`chat:${id}`, to);
 
 /** Forgets the conversations that are not among these. */
@@ -163,6 +164,12 @@ function change<T>(name: string, to: Change<T>): void {
     timer = null;
     writing = writing.then(writeAll);
   }, WRITE_AFTER_MS);
+}
+
+/** What waits for the same row is not needed any more. */
+function replace(name: string, make: () => unknown): void {
+  waiting.delete(name);
+  change(name, make);
 }
 
 async function writeAll(): Promise<void> {

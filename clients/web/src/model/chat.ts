@@ -60,7 +60,7 @@ export class Chat {
   /** Has the cache keep the newest messages. */
   save(): void {
     if (!this.isRead) return;
-    cache.changeChat<KeptPage>(this.conversation.id, () =>
+    cache.writeChat<KeptPage>(this.conversation.id, () =>
       bounded([...this.#messages.values()].map(keep), [...this.#refs.values()].map(keep)),
     );
   }
