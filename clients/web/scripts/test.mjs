@@ -17,6 +17,11 @@ const AGENT_LIMITS = "agent_message_send=10000/s,agent_conversation_message_send
 /** Many pages share an address. */
 const LIMITS = "default_ip=10000/min,default_user=10000/min,auth_register_ip=1000/10min,ws_connect_ip=1000/min,ws_connect=1000/min";
 
+/** The origin of the human check. The browsers of the tests are led to a node under this name. */
+const CHECK_ORIGIN = "https://check.example";
+/** The site whose pages may show the widget. */
+const WIDGET_ORIGINS = "https://shop.example";
+
 /** All files, or those that the command line names a part of. */
 function isWanted(name) {
   const wanted = process.argv.slice(2);
@@ -40,7 +45,8 @@ async function started(cluster) {
 if (existsSync(PROGRAM)) {
   rmSync(DIR, { recursive: true, force: true });
   const parameters = ["--dir", DIR, "--packages", join(ROOT, ".dev/packages"), "--no-demo"];
-  const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: isMeasured ? `${LIMITS},${AGENT_LIMITS}` : LIMITS };
+  const limits = isMeasured ? `${LIMITS},${AGENT_LIMITS}` : LIMITS;
+  const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: limits, CHECK_ORIGIN, WIDGET_ORIGINS };
   const cluster = run(PROGRAM, parameters, settings, ["ignore", "ignore", "inherit"]);
   try {
     // Node reads the authority when it starts.

@@ -2,10 +2,12 @@
 import assert from "node:assert/strict";
 import { existsSync, mkdtempSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { createHash, X509Certificate } from "node:crypto";
+import https from "node:https";
 import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
 import tls from "node:tls";
 import { fileURLToPath } from "node:url";
+import { devCluster } from "@blindpipe/client/testing";
 import { chromium } from "playwright-core";
 
 const ROOT = fileURLToPath(new URL("../../..", import.meta.url));
@@ -60,9 +62,27 @@ export async function startBrowser(program, url) {
   });
 }
 
+/** Where the cluster of the tests has the human check. */
+export const CHECK_ORIGIN = "https://check.example";
+
+/** Gives a browser what a node answers under the name of another host. */
+async function ofNode(route) {
+  const { nodes } = await devCluster();
+  const { host, pathname } = new URL(route.request().url());
+  const { hostname, port } = new URL(nodes[0]);
+  const answer = await new Promise((resolve, reject) => {
+    // The certificate has the node's own name.
+    const options = { hostname, port, path: pathname, servername: "localhost", headers: { host } };
+    https.get(options, resolve).on("error", reject);
+  });
+  const body = Buffer.concat(await answer.toArray());
+  await route.fulfill({ status: answer.statusCode, headers: answer.headers, body });
+}
+
 /** A browser of its own, whose every violation of the policy and every error of a script is kept. */
 export async function newPage(browser, options = {}) {
   const context = await browser.newContext({ locale: "en-GB", ...options });
+  await context.route(`${CHECK_ORIGIN}/**`, ofNode);
   const page = await context.newPage();
   const faults = [];
   page.on("console", (message) => {

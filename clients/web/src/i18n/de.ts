@@ -223,5 +223,13 @@ export const de: Texts = {
   cache_off: "Die Kopie ist aus. Nachrichten werden in diesem Browser nirgends gespeichert.",
   cache_turn_on: "Verschlüsselte Kopie behalten",
   cache_turn_off: "Kopie löschen",
+  human_check: "Sind Sie ein Mensch?",
+  no_human_check: "Dieser Dienst hat keine Menschenprüfung für die App. Ein Passkey meldet Sie an.",
+  human_check_failed: "Die Menschenprüfung kam zu keinem Ende.",
+  open_in_app: "In der App öffnen",
+  decide_in_app: "In der App entscheiden",
+  no_agent: "Die Seite ringsum nennt keinen Agenten.",
+  widget_note:
+    "Dies ist ein Rahmen auf einer anderen Seite. Gehört sie zu einer anderen Website, endet eine Anmeldung hier nach wenigen Minuten. In der App bleibt sie.",
   theme_note: "Die Farben folgen Ihrem System.",
 };

@@ -217,6 +217,14 @@ export const en = {
   cache_off: "The copy is off. Messages are stored nowhere in this browser.",
   cache_turn_on: "Keep an encrypted copy",
   cache_turn_off: "Erase the copy",
+  human_check: "Are you a person?",
+  no_human_check: "This service has no human check for the app. A passkey signs you in.",
+  human_check_failed: "The human check did not end.",
+  open_in_app: "Open in the app",
+  decide_in_app: "Decide in the app",
+  no_agent: "The page around names no agent.",
+  widget_note:
+    "This is a frame on another page. If that page belongs to another site, a sign-in here ends after a few minutes. In the app it lasts.",
   theme_note: "The colours follow your system.",
 } as const;
 

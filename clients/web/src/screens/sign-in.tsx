@@ -4,8 +4,10 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { BlindpipeError } from "@blindpipe/client";
 import { Button, Fault, Field, useAction } from "../parts/action.js";
+import { HumanCheckDialog } from "../parts/human-check.js";
 import { t } from "../i18n/index.js";
 import { humanCheck } from "../model/human-check.js";
+import { isWidget } from "../model/place.js";
 import { hasPasskeys, offersPasskeys } from "../model/passkeys.js";
 import { login, loginWithCode, loginWithPasskey, register, sendCode } from "../model/session.js";
 
@@ -50,6 +52,7 @@ export function SignIn(): JSX.Element {
     <main class="card">
       <h1>{title}</h1>
       <p>{t("sign_in_lead")}</p>
+      {isWidget && <p class="hint">{t("widget_note")}</p>}
       <form
         onSubmit={(event) => {
           event.preventDefault();
@@ -101,6 +104,7 @@ export function SignIn(): JSX.Element {
           </button>
         )}
       </div>
+      <HumanCheckDialog />
     </main>
   );
 }
