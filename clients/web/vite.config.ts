@@ -30,7 +30,13 @@ function sums(): Plugin {
 export default defineConfig({
   base: "/app/",
   plugins: [sums()],
-  build: { target: "es2022", assetsInlineLimit: 0, modulePreload: { polyfill: false }, cssCodeSplit: false },
+  build: {
+    target: "es2022",
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    cssCodeSplit: false,
+    rollupOptions: { input: ["index.html", "widget.html"] },
+  },
   esbuild: { jsx: "automatic", jsxImportSource: "preact" },
   resolve: { preserveSymlinks: false },
 });

@@ -5,6 +5,7 @@ import { ProofDialog } from "./parts/proof.js";
 import { t } from "./i18n/index.js";
 import type { Texts } from "./i18n/en.js";
 import { isOnline } from "./model/line.js";
+import { isWidget } from "./model/place.js";
 import { approvals, askedGrants, toolRequests } from "./model/requests.js";
 import { phase } from "./model/session.js";
 import { type Route, route } from "./router.js";
@@ -16,8 +17,14 @@ import { Keys } from "./screens/keys.js";
 import { Settings } from "./screens/settings/index.js";
 import { SignIn } from "./screens/sign-in.js";
 import { ToolCallDialog } from "./screens/tool-call.js";
+import { Widget, WidgetFrame } from "./screens/widget.js";
 
 export function App(): JSX.Element {
+  const now = <Now />;
+  return isWidget ? <WidgetFrame>{now}</WidgetFrame> : now;
+}
+
+function Now(): JSX.Element {
   const now = phase.value;
   switch (now.is) {
     case "starting":
@@ -38,7 +45,7 @@ export function App(): JSX.Element {
         </>
       );
     case "ready":
-      return <SignedIn />;
+      return isWidget ? <Widget /> : <SignedIn />;
   }
 }
 

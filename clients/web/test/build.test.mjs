@@ -31,7 +31,7 @@ test("a build in another place has the same bytes, and names all of them", { tim
   try {
     // The place of the client is a part of the sources, as in the checkout.
     const web = join(folder, "clients/web");
-    for (const part of ["src", "public", "index.html", "package.json", "tsconfig.json", "vite.config.ts"]) {
+    for (const part of ["src", "public", "index.html", "widget.html", "package.json", "tsconfig.json", "vite.config.ts"]) {
       cpSync(join(HERE, part), join(web, part), { recursive: true });
     }
     cpSync(join(HERE, "../typescript/dist"), join(folder, "clients/typescript/dist"), { recursive: true });

@@ -1,5 +1,6 @@
 /** Passkeys, as the browser makes and uses them. */
 import type { Client, components } from "@blindpipe/client";
+import { isWidget } from "./place.js";
 
 type Challenge = Pick<components["schemas"]["LoginChallenge"], "challenge_id" | "public_key" | "expires_at">;
 
@@ -12,8 +13,9 @@ export interface PasskeyAnswer {
 /** A challenge is replaced this long before its end. */
 const RENEW_BEFORE_MS = 30_000;
 
-/** Whether this browser has passkeys, in the form that is used here. */
-export const hasPasskeys = "PublicKeyCredential" in globalThis && "parseRequestOptionsFromJSON" in PublicKeyCredential;
+/** Whether this browser has passkeys, in the form that is used here. A frame of another page gets none. */
+export const hasPasskeys =
+  !isWidget && "PublicKeyCredential" in globalThis && "parseRequestOptionsFromJSON" in PublicKeyCredential;
 
 /** Whether the browser offers passkeys beside the field for the e-mail. */
 export async function offersPasskeys(): Promise<boolean> {

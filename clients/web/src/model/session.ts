@@ -12,6 +12,7 @@ import {
 import { open as openChats, close as closeChats, notice, resync } from "./chats.js";
 import * as cache from "./cache.js";
 import * as line from "./line.js";
+import { embedder, isWidget } from "./place.js";
 import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
@@ -48,7 +49,8 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
     deviceId,
     deviceName: browserName(),
     platform: "web",
-    tools,
+    // A page around the widget could lay something over the question.
+    tools: isWidget ? {} : tools,
     get pins() {
       return learned.pins;
     },
@@ -75,7 +77,8 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
 
 function browserName(): string {
   const name = /Firefox|Edg|Chrome|Safari/.exec(navigator.userAgent)?.[0] ?? "Browser";
-  return name === "Edg" ? "Edge" : name;
+  const where = embedder();
+  return `${name === "Edg" ? "Edge" : name}${where ? ` (${where})` : ""}`;
 }
 
 let keeping: ReturnType<typeof setTimeout> | null = null;

@@ -7,6 +7,7 @@ import type { Place } from "./feed.js";
 import { Markdown } from "./markdown.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
+import { isWidget } from "../model/place.js";
 import { client } from "../model/session.js";
 
 const QUICK_REACTIONS = ["👍", "✅", "👀"] as const;
@@ -52,13 +53,23 @@ function Body({ item, conversation }: Pick<MessageProps, "item" | "conversation"
   if (view.kind === "approval") {
     return (
       <p class="plain-text">
-        {view.text} <a href="#/approvals">{t("approvals")}</a>
+        {view.text} <Approvals />
       </p>
     );
   }
   // Models write markdown; people's own characters stay as they are.
   const isMarkdown = view.markdown || item.received.message.sender.type === "agent";
   return isMarkdown ? <Markdown text={view.text} /> : <p class="plain-text">{view.text}</p>;
+}
+
+/** A page around the widget could lay something over the buttons, so it has none. */
+function Approvals(): JSX.Element {
+  if (!isWidget) return <a href="#/approvals">{t("approvals")}</a>;
+  return (
+    <a href="/app#/approvals" target="_blank" rel="noopener">
+      {t("decide_in_app")}
+    </a>
+  );
 }
 
 function Question({

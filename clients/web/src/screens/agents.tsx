@@ -88,19 +88,23 @@ function Token({ created }: { readonly created: Created }): JSX.Element {
   );
 }
 
-async function openAgent(agentId: string, keyId?: string): Promise<void> {
+const show = (id: string): void => go(`c/${id}`);
+
+async function openAgent(agentId: string, keyId?: string, onOpen = show): Promise<void> {
   const conversation = await client().openAgent(agentId, keyId === undefined ? {} : { keyId });
   await refreshConversations();
-  go(`c/${conversation.id}`);
+  onOpen(conversation.id);
 }
 
 export interface AgentLinkProps {
   readonly agentId: string;
   readonly keyId: string | undefined;
+  /** Goes to the conversation without it. */
+  readonly onOpen?: (conversationId: string) => void;
 }
 
 /** A page anywhere may lead here, so nothing is opened before the person agrees. */
-export function AgentLink({ agentId, keyId }: AgentLinkProps): JSX.Element {
+export function AgentLink({ agentId, keyId, onOpen }: AgentLinkProps): JSX.Element {
   const action = useAction();
   return (
     <section class="page" aria-label={t("open_link")}>
@@ -110,7 +114,7 @@ export function AgentLink({ agentId, keyId }: AgentLinkProps): JSX.Element {
         <code>{agentId}</code>
       </p>
       <Fault of={action} />
-      <Button kind="primary" action={action} onPress={() => openAgent(agentId, keyId)}>
+      <Button kind="primary" action={action} onPress={() => openAgent(agentId, keyId, onOpen)}>
         {t("go_on")}
       </Button>
     </section>

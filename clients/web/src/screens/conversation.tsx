@@ -14,6 +14,7 @@ import { t } from "../i18n/index.js";
 import type { Chat, Live } from "../model/chat.js";
 import { chat, conversations, notices } from "../model/chats.js";
 import { memberName, nameOf } from "../model/names.js";
+import { isWidget } from "../model/place.js";
 import { outbox } from "../model/outbox.js";
 import { client } from "../model/session.js";
 import { go } from "../router.js";
@@ -44,7 +45,7 @@ export function ConversationScreen({ id }: { readonly id: string }): JSX.Element
             {t("stop")}
           </Button>
         )}
-        {info && (
+        {info && !isWidget && (
           <details class="menu">
             <summary>{t("more")}</summary>
             <div>

@@ -1,0 +1,56 @@
+/**
+ * The conversation with one agent, on a page of somebody else. That page can lay things over it, so nothing is decided here:
+ * approvals, tools and settings are in the app.
+ */
+import { signal } from "@preact/signals";
+import type { ComponentChildren, JSX } from "preact";
+import { QuestionDialog } from "../parts/action.js";
+import { t } from "../i18n/index.js";
+import { conversations } from "../model/chats.js";
+import { client } from "../model/session.js";
+import { route } from "../router.js";
+import { AgentLink } from "./agents.js";
+import { ConversationScreen } from "./conversation.js";
+
+// The page around it can change the address later, and changes nothing by it.
+const first = route.peek();
+const opened = signal<string | null>(null);
+
+/** The way into the app, which is there while nobody is signed in too. */
+export function WidgetFrame({ children }: { readonly children: ComponentChildren }): JSX.Element {
+  const hash = first.screen === "agent-link" ? `#/a/${[first.agentId, first.keyId].filter(Boolean).join("/")}` : "";
+  return (
+    <div class="widget">
+      <p class="bar">
+        <a href={`/app${hash}`} target="_blank" rel="noopener">
+          {t("open_in_app")}
+        </a>
+      </p>
+      {children}
+    </div>
+  );
+}
+
+export function Widget(): JSX.Element {
+  if (first.screen !== "agent-link") return <p class="centre">{t("no_agent")}</p>;
+  const { agentId, keyId } = first;
+  const id = opened.value ?? conversationWith(agentId);
+  return (
+    <main class="inside-widget">
+      {id ? (
+        <ConversationScreen key={id} id={id} />
+      ) : (
+        <AgentLink agentId={agentId} keyId={keyId} onOpen={(found) => (opened.value = found)} />
+      )}
+      <QuestionDialog />
+    </main>
+  );
+}
+
+function conversationWith(agentId: string): string | null {
+  const found = conversations.value.find(({ members }) => {
+    const others = members?.filter(({ principal_id: id }) => id !== client().userId) ?? [];
+    return others.length === 1 && others[0]!.principal_id === agentId;
+  });
+  return found?.conversation_id ?? null;
+}
