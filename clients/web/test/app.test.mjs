@@ -145,7 +145,8 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
     const before = page.url();
     await page.setViewportSize({ width: 320, height: 640 });
     await page.reload();
-    const screens = ["approvals", "agents", "settings", "settings/sign-in", "settings/devices", "settings/reads", ""];
+    const sections = ["profile", "sign-in", "devices", "notifications", "offline", "blocks", "grants", "reads"];
+    const screens = ["approvals", "agents", "settings", ...sections.map((name) => `settings/${name}`), ""];
     for (const screen of screens) {
       await page.goto(`${appOf(cluster)}#/${screen}`);
       await page.locator("h1").first().waitFor();

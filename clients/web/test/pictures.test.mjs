@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
-import { addAuthenticator, appOf, findBrowser, newPage, openAgent, register, say, startBrowser } from "./support.mjs";
+import { addAuthenticator, appOf, findBrowser, newPage, openAgent, PASSWORD, register, say, startBrowser } from "./support.mjs";
 
 const program = process.env.UPDATE_PICTURES ? findBrowser() : null;
 const skip = program ? false : "UPDATE_PICTURES=1 makes them";
@@ -16,6 +16,9 @@ const MANIFEST = {
   tools: [{ name: "copy_text", scope: "clipboard:write" }],
   permission_scopes: [{ scope: "clipboard:write", sensitivity: "medium" }],
 };
+/** A page of another site with the widget. */
+const SHOP = "https://shop.example/";
+const SHOP_STYLE = `body { font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem 2rem; color-scheme: light dark; }`;
 const ANSWER = `The release is **ready**:
 
 1. All 412 tests pass.
@@ -68,6 +71,27 @@ async function startAgent(owner) {
   return options.agentId;
 }
 
+async function shootWidget(context, app, agentId, { email, protectionPassword }) {
+  const script = `<script src="${app}/widget.js" data-agent="${agentId}" data-label="Ask the assistant"></script>`;
+  const text = "<h1>Releases</h1><p>Version 1.4.2 is out. It has two new columns, and takes no lock.</p>";
+  const body = `<!doctype html><html lang="en"><title>Releases</title><style>${SHOP_STYLE}</style>${text}${script}</html>`;
+  await context.route(SHOP, (route) => route.fulfill({ contentType: "text/html", body }));
+  await context.grantPermissions(["local-network-access"]);
+  const page = await context.newPage();
+  await page.goto(SHOP);
+  await page.getByRole("button", { name: "Ask the assistant" }).click();
+  const frame = page.frameLocator("iframe");
+  await frame.getByLabel("E-mail").fill(email);
+  await frame.getByLabel("Password").fill(PASSWORD);
+  await shoot(page, "widget-sign-in");
+  await frame.getByRole("button", { name: "Sign in" }).click();
+  await frame.getByLabel("Protection password").fill(protectionPassword);
+  await frame.getByRole("button", { name: "Go on" }).click();
+  await frame.locator(".feed article", { hasText: "All 412 tests pass" }).first().waitFor();
+  await shoot(page, "widget");
+  await page.close();
+}
+
 async function shoot(page, name) {
   if (!WANTED.includes("1") && !WANTED.includes(name)) return;
   await page.mouse.move(0, 0);
@@ -95,7 +119,7 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByLabel("E-mail").waitFor();
   await shoot(page, "sign-in");
   await addAuthenticator(context, page);
-  const { userId } = await register(page, cluster, email, "Ada", () => shoot(page, "protect"));
+  const { userId, protectionPassword } = await register(page, cluster, email, "Ada", () => shoot(page, "protect"));
   await openAgent(page, cluster, agentId);
   await say(page, "How is release 1.4.2?");
   await page.locator(".feed article", { hasText: "All 412 tests pass" }).waitFor();
@@ -172,11 +196,13 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await addAuthenticator(other.context, other.page);
   await other.page.goto(url);
   await other.page.getByLabel("E-mail").fill(email);
-  await other.page.getByLabel("Password").fill("correct horse battery 7");
+  await other.page.getByLabel("Password").fill(PASSWORD);
   await other.page.getByRole("button", { name: "Sign in" }).click();
   await other.page.getByLabel("Protection password").waitFor();
   await shoot(other.page, "restore");
   await other.context.close();
+
+  await shootWidget(context, url, agentId, { email, protectionPassword });
 
   await page.goto(`${url}#/`);
   await page.locator(".list a", { hasText: "Release assistant" }).click();

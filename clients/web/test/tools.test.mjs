@@ -178,6 +178,14 @@ test("agents ask for permissions and tools", { skip, timeout: 120_000 }, async (
     await page.getByRole("link", { name: "What agents may do" }).click();
     await page.locator("li", { hasText: "clipboard:write" }).getByText("without an end").waitFor();
     await isAccessible(page, "what agents may do");
+    await page.setViewportSize({ width: 320, height: 640 });
+    const wide = await page.evaluate(() =>
+      [...document.querySelectorAll("html, main, .page, .page *")]
+        .filter((element) => element.getBoundingClientRect().right > innerWidth + 1)
+        .map((element) => element.outerHTML.slice(0, 80)),
+    );
+    assert.deepEqual(wide, [], "nothing is cut off on a page of 320 pixels");
+    await page.setViewportSize({ width: 1280, height: 720 });
     await page.getByRole("button", { name: /^Take back: Guide/ }).click();
     await dialog.getByRole("button", { name: "Go on" }).click();
     await page.getByText("No agent has a permission.").waitFor();
