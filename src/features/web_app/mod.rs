@@ -2,28 +2,35 @@
 //! then a 404.
 //!
 //! The files are read when the node starts. Scripts have names that change with their content, so browsers keep them
-//! for ever; the page itself is asked for each time, with an `ETag`. The policy lets the page run its own scripts and
-//! nothing else.
+//! for ever; the page itself is asked for each time, with an `ETag`. Each file is compressed once. The policy lets the
+//! page run its own scripts and nothing else.
 //!
 //! The human check runs a script of somebody else. So it has an origin of its own, `CHECK_ORIGIN`, which gives no other
 //! file, and no other origin gives the check.
 
 mod policy;
 
-use std::{collections::HashMap, fs, io, path::Path as FilePath, sync::Arc};
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, Write},
+    path::Path as FilePath,
+    sync::Arc,
+};
 
 use axum::{
     extract::State,
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
         header::{
-            CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH,
-            REFERRER_POLICY,
+            ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY,
+            CONTENT_TYPE, ETAG, HOST, IF_NONE_MATCH, REFERRER_POLICY, VARY,
         },
     },
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -66,10 +73,17 @@ struct Site {
 }
 
 struct File {
-    bytes: Bytes,
+    plain: Variant,
+    /// Only where it is smaller.
+    gzip: Option<Variant>,
     content_type: &'static str,
-    etag: HeaderValue,
     is_immutable: bool,
+}
+
+/// A file in an encoding. Each has an `ETag` of its own, because caches compare bytes.
+struct Variant {
+    bytes: Bytes,
+    etag: HeaderValue,
 }
 
 /// Checks the settings, and adds a line per fault.
@@ -125,8 +139,11 @@ impl WebApp {
         } else {
             "no-cache"
         };
+        let gzip = file.gzip.as_ref().filter(|_| takes_gzip(headers));
+        let variant = gzip.unwrap_or(&file.plain);
         let common = [
-            (ETAG, file.etag.clone()),
+            (ETAG, variant.etag.clone()),
+            (VARY, HeaderValue::from_static("accept-encoding")),
             (CACHE_CONTROL, HeaderValue::from_static(cache)),
             (CONTENT_SECURITY_POLICY, self.policy(name, is_check)),
             // The page is not below the worker's own path, so its scope has to be allowed.
@@ -144,15 +161,12 @@ impl WebApp {
                 HeaderValue::from_static(self.readers(name)),
             ),
         ];
-        if headers.get(IF_NONE_MATCH) == Some(&file.etag) {
+        if headers.get(IF_NONE_MATCH) == Some(&variant.etag) {
             return Ok((StatusCode::NOT_MODIFIED, common).into_response());
         }
-        Ok((
-            common,
-            [(CONTENT_TYPE, file.content_type)],
-            file.bytes.clone(),
-        )
-            .into_response())
+        let encoding = gzip.map(|_| [(CONTENT_ENCODING, "gzip")]);
+        let content_type = [(CONTENT_TYPE, file.content_type)];
+        Ok((common, content_type, encoding, variant.bytes.clone()).into_response())
     }
 
     /// The app's own origin has the files of the check too, under the app's policy, so that all files can be compared with
@@ -265,16 +279,44 @@ fn read_folder(
 
 impl File {
     fn new(name: &str, bytes: Bytes) -> Self {
-        let hash = Sha256::digest(&bytes);
-        let digits = hash[..16].iter().map(|byte| format!("{byte:02x}"));
-        let etag = format!("\"{}\"", digits.collect::<String>());
+        let compressed = compressed(&bytes);
+        let gzip = compressed.filter(|compressed| compressed.len() < bytes.len());
         File {
-            bytes,
+            gzip: gzip.map(Variant::new),
+            plain: Variant::new(bytes),
             content_type: content_type(name),
-            etag: HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\"")),
             is_immutable: name.starts_with("assets/"),
         }
     }
+}
+
+impl Variant {
+    fn new(bytes: Bytes) -> Self {
+        let hash = Sha256::digest(&bytes);
+        let digits = hash[..16].iter().map(|byte| format!("{byte:02x}"));
+        let etag = format!("\"{}\"", digits.collect::<String>());
+        Variant {
+            bytes,
+            etag: HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\"")),
+        }
+    }
+}
+
+fn compressed(bytes: &[u8]) -> Option<Bytes> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).ok()?;
+    encoder.finish().ok().map(Bytes::from)
+}
+
+/// Whether a client names `gzip` and does not rule it out.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(ACCEPT_ENCODING).iter();
+    let named = named.filter_map(|value| value.to_str().ok());
+    named.flat_map(|all| all.split(',')).any(|one| {
+        let (coding, weight) = one.split_once(';').unwrap_or((one, ""));
+        let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+        coding.trim().eq_ignore_ascii_case("gzip") && weight.parse::<f32>().is_ok_and(|it| it > 0.0)
+    })
 }
 
 fn content_type(name: &str) -> &'static str {

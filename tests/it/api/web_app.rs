@@ -1,6 +1,9 @@
 //! The web app's files, as a node serves them.
 
-use std::fs;
+use std::{collections::HashSet, fs, io::Read};
+
+use flate2::read::GzDecoder;
+use reqwest::Method;
 
 use crate::support::{nodes, nodes_with, services, ulid};
 
@@ -26,7 +29,7 @@ async fn a_node_serves_the_folder_of_the_app_under_a_strict_policy() {
         Some("text/html; charset=utf-8")
     );
     let etag = page.header("etag").expect("an ETag").to_owned();
-    let again = a.anon().request(reqwest::Method::GET, "/app");
+    let again = a.anon().request(Method::GET, "/app");
     let again = a.anon().send(again.header("if-none-match", etag)).await;
     assert_eq!(again.status, 304);
 
@@ -50,6 +53,62 @@ async fn a_node_serves_the_folder_of_the_app_under_a_strict_policy() {
             .refused(404, "NOT_FOUND");
     }
     fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_compressed_for_clients_that_take_it() {
+    let folder = app_folder("compressed", &["tiny.svg"]);
+    let script = "let answer = 42;\n".repeat(1000);
+    fs::write(format!("{folder}/widget.js"), &script).expect("a file");
+    let [a] = nodes_with(&[("APP_DIR", &*folder)]).await;
+    let get = async |file: &str, headers: &[(&str, &str)]| {
+        let mut call = a.anon().request(Method::GET, format!("/app/{file}"));
+        for (name, value) in headers {
+            call = call.header(*name, *value);
+        }
+        call.send().await.expect("an answer")
+    };
+    let mut etags = HashSet::new();
+    for (accepted, encoding) in [
+        ("gzip, deflate, br", Some("gzip")),
+        ("br;q=1.0, GZIP;q=0.5", Some("gzip")),
+        ("br, gzip;q=0", None),
+        ("identity", None),
+    ] {
+        let asked = ("accept-encoding", accepted);
+        let answer = get("widget.js", &[asked]).await;
+        let header = |name| {
+            Some(
+                answer
+                    .headers()
+                    .get(name)?
+                    .to_str()
+                    .expect("text")
+                    .to_owned(),
+            )
+        };
+        assert_eq!(header("content-encoding").as_deref(), encoding);
+        assert_eq!(header("vary").as_deref(), Some("accept-encoding"));
+        let etag = header("etag").expect("an ETag");
+        let again = get("widget.js", &[asked, ("if-none-match", &etag)]).await;
+        assert_eq!(again.status(), 304);
+        etags.insert(etag);
+        let bytes = answer.bytes().await.expect("a body");
+        let mut text = String::new();
+        if encoding.is_some() {
+            assert!(bytes.len() < 200, "{} bytes", bytes.len());
+            GzDecoder::new(&*bytes)
+                .read_to_string(&mut text)
+                .expect("gzip");
+        } else {
+            text = String::from_utf8(bytes.into()).expect("text");
+        }
+        assert_eq!(text, script);
+    }
+    // Each encoding has a tag of its own, and what would grow stays as it is.
+    assert_eq!(etags.len(), 2);
+    let tiny = get("tiny.svg", &[("accept-encoding", "gzip")]).await;
+    assert!(tiny.headers().get("content-encoding").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,7 +157,7 @@ async fn the_human_check_has_an_origin_of_its_own() {
     ])
     .await;
     let get = async |host: &str, path: &str| {
-        let request = a.anon().request(reqwest::Method::GET, path);
+        let request = a.anon().request(Method::GET, path);
         a.anon().send(request.header("host", host)).await
     };
 
