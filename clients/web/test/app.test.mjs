@@ -1,5 +1,6 @@
 // A person's way through the app, in a real browser, against a real cluster.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
@@ -8,6 +9,8 @@ import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, PASSWORD, re
 const program = findBrowser();
 const skip = program ? false : "no Chromium is here: `target/debug/devcluster fetch` gets one";
 
+/** A picture of one pixel. */
+const DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 let cluster;
 let browser;
 let stopAgent = async () => {};
@@ -116,6 +119,23 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
     await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
     await page.getByText("This message was deleted.").waitFor();
     assert.equal(await page.getByText("better words").count(), 0);
+  });
+
+  await t.test("a picture is sent, shown and saved, and a drawing that could run something is not shown", async () => {
+    await page.locator("input[type=file]").setInputFiles([
+      { name: "dot.png", mimeType: "image/png", buffer: Buffer.from(DOT, "base64") },
+      { name: "run.svg", mimeType: "image/svg+xml", buffer: Buffer.from("<svg onload='alert(1)'/>") },
+    ]);
+    await page.getByRole("button", { name: "Download run.svg" }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Show run.svg" }).count(), 0);
+    await page.getByRole("button", { name: "Show dot.png" }).click();
+    const picture = page.getByRole("img", { name: "dot.png" });
+    await picture.waitFor();
+    assert.equal(await picture.evaluate(async (img) => (await img.decode(), img.naturalWidth)), 1);
+    const saving = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Download dot.png" }).click();
+    assert.deepEqual(readFileSync(await (await saving).path()), Buffer.from(DOT, "base64"));
+    await isAccessible(page, "file");
   });
 
   await t.test("an approval shows its exact arguments, and is decided", async () => {

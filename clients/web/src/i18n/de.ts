@@ -58,6 +58,7 @@ export const de: Texts = {
   replying: "Antwort auf: {text}",
   editing: "Sie bearbeiten Ihre Nachricht",
   attach: "Datei anhängen",
+  show_file: "{name} anzeigen",
   download: "{name} herunterladen",
   file_failed: "Die Datei ist nicht lesbar.",
   approvals: "Freigaben",

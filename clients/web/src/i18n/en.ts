@@ -54,6 +54,7 @@ export const en = {
   replying: "Reply to: {text}",
   editing: "Editing your message",
   attach: "Attach a file",
+  show_file: "Show {name}",
   download: "Download {name}",
   file_failed: "The file cannot be read.",
   approvals: "Approvals",

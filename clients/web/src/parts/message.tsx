@@ -4,6 +4,7 @@ import { type Conversation, contentView, type TimelineItem } from "@blindpipe/cl
 import { ask, Button, Fault, useAction } from "./action.js";
 import type { Draft } from "./composer.js";
 import type { Place } from "./feed.js";
+import { File } from "./file.js";
 import { Markdown } from "./markdown.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
@@ -93,35 +94,6 @@ function Question({
       <Fault of={action} />
     </>
   );
-}
-
-function File({
-  item,
-  conversation,
-  caption,
-}: Pick<MessageProps, "item" | "conversation"> & { readonly caption: string }): JSX.Element {
-  const action = useAction();
-  const name = String(item.content?.["name"] ?? "file");
-  const save = async (): Promise<void> => saveAs(await conversation.downloadFile(item.content!), name);
-  return (
-    <>
-      {caption !== name && <p class="plain-text">{caption}</p>}
-      <Button action={action} onPress={save}>
-        {t("download", { name })}
-      </Button>
-      <Fault of={action} />
-    </>
-  );
-}
-
-/** The browser saves it, and never shows it as a page. */
-export function saveAs(bytes: Uint8Array | string, name: string): void {
-  const url = URL.createObjectURL(new Blob([bytes as BlobPart], { type: "application/octet-stream" }));
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 function Tools({

@@ -5,7 +5,7 @@ import type { ApprovalRequest } from "@blindpipe/client";
 import { Button, Fault, Field, useAction } from "../parts/action.js";
 import { Json } from "../parts/json.js";
 import { AskedGrant } from "../parts/permission.js";
-import { saveAs } from "../parts/message.js";
+import { saveAs } from "../parts/file.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
 import { approvals, askedGrants, decided, refreshApprovals } from "../model/requests.js";
