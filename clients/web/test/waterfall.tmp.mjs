@@ -1,0 +1,17 @@
+import { devCluster } from "@blindpipe/client/testing";
+import { appOf, findBrowser, newPage, startBrowser } from "./support.mjs";
+const cluster = await devCluster();
+const browser = await startBrowser(findBrowser(), cluster.nodes[0]);
+const { page, context } = await newPage(browser, { serviceWorkers: "block" });
+const d = await context.newCDPSession(page);
+await d.send("Network.enable");
+await d.send("Network.emulateNetworkConditions", { offline: false, latency: 150, downloadThroughput: 200_000, uploadThroughput: 93_750 });
+await d.send("Emulation.setCPUThrottlingRate", { rate: 4 });
+const t0 = Date.now();
+d.on("Network.requestWillBeSent", (e) => console.log(Date.now() - t0, "->", e.request.method, e.request.url));
+d.on("Network.loadingFinished", (e) => console.log(Date.now() - t0, "fin", e.encodedDataLength));
+d.on("Network.responseReceived", (e) => console.log(Date.now() - t0, "<-", e.response.status, e.response.url, e.response.protocol));
+await page.goto(appOf(cluster));
+await page.locator("input[type=email]").waitFor();
+console.log("ready", Date.now() - t0, await page.evaluate(() => [performance.now(), performance.getEntriesByName("first-contentful-paint")[0]?.startTime]));
+await browser.close();
