@@ -56,9 +56,11 @@ def prometheus_url(prometheus, promtool, cluster, tmp_path_factory):
         stdout=log, stderr=log,
     )  # fmt: skip
     url = f"http://{address}"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
+            # It answers no query before it has read its rules and its log.
+            urllib.request.urlopen(f"{url}/-/ready", timeout=10).close()
             # Rates need some scrapes.
             if len(ask(url, 'count_over_time(up{job="blindpipe"}[1m]) > 6')) == len(nodes):
                 break
