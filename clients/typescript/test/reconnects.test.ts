@@ -271,3 +271,26 @@ test("the header of a refusal rules its repeat", async () => {
   });
   assert.deepEqual(waits, [7_000]);
 });
+
+test("fifty calls at once end with their signal, and Node warns of no leak", async () => {
+  const warnings: Error[] = [];
+  const warned = (warning: Error): void => void warnings.push(warning);
+  process.on("warning", warned);
+  const stop = new AbortController();
+  let asked = 0;
+  const silent = (): void => void asked++;
+  try {
+    await asking(Array(50).fill(silent), {}, async (http) => {
+      const calls = Array.from({ length: 50 }, () => http.data({ ...THERE, signal: stop.signal }));
+      const ended = Promise.allSettled(calls);
+      while (asked < 50) await turn();
+      stop.abort();
+      const reasons = (await ended).map((end) => end.status === "rejected" && end.reason instanceof Closed);
+      assert.deepEqual(reasons, Array(50).fill(true));
+    });
+    await turn();
+    assert.deepEqual(warnings, []);
+  } finally {
+    process.off("warning", warned);
+  }
+});

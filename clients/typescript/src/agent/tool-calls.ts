@@ -8,7 +8,7 @@ import type { Session } from "../core/session.js";
 import type { ToolCallOutcome, ToolCallState } from "../core/types.js";
 import { BlindpipeError, Closed } from "../errors.js";
 import type { Http } from "../transport/http.js";
-import { type Deferred, deferred, sleep } from "../transport/wait.js";
+import { type Deferred, deferred, onAbort, sleep } from "../transport/wait.js";
 
 export interface CallOptions {
   readonly tool: string;
@@ -103,7 +103,7 @@ export class ToolCalls {
   ): Promise<Outcome> {
     const waiting = deferred<Outcome>();
     const stop = (): void => waiting.reject(signal.reason);
-    signal.addEventListener("abort", stop, { once: true });
+    const stay = onAbort(signal, stop);
     this.#waiting.set(place.requestId, waiting);
     try {
       const ask = (): Promise<ToolCallState> => this.#ask(conversationId, place, payload, signal);
@@ -112,7 +112,7 @@ export class ToolCalls {
       void this.#look(ask, waiting, signal);
       return await waiting.promise;
     } finally {
-      signal.removeEventListener("abort", stop);
+      stay();
       waiting.resolve({ status: "done" });
       this.#waiting.delete(place.requestId);
     }

@@ -3,7 +3,7 @@ import { ApiError, BlindpipeError, Closed, ConnectionLost } from "../errors.js";
 import { ERROR_CLASSES, RateLimited } from "../generated/errors.js";
 import { type HookCaller } from "../hooks.js";
 import { Limited, Pacer } from "./pacer.js";
-import { fullJitter, sleep } from "./wait.js";
+import { fullJitter, onAbort, sleep } from "./wait.js";
 
 export type Fetch = typeof fetch;
 
@@ -128,7 +128,7 @@ export class Http {
     const stop = (): void => own.abort();
     const timer = setTimeout(stop, call.timeoutMs ?? REQUEST_TIMEOUT_MS);
     if (call.signal?.aborted) stop();
-    call.signal?.addEventListener("abort", stop, { once: true });
+    const stay = onAbort(call.signal, stop);
     const { signal } = own;
     const init: RequestInit = { method: call.method, headers, signal, redirect: "error" };
     if (body !== undefined) init.body = body;
@@ -136,7 +136,7 @@ export class Http {
       return await whole(await this.options.fetch(address(this.options.url, call), init));
     } finally {
       clearTimeout(timer);
-      call.signal?.removeEventListener("abort", stop);
+      stay();
     }
   }
 

@@ -1,6 +1,7 @@
 /** Keeps calls of one budget in order while it is used up. */
 import { Closed } from "../errors.js";
 import type { HookCaller } from "../hooks.js";
+import { onAbort } from "./wait.js";
 
 /** A refusal by the limiter: the call waits and is made again. */
 export class Limited {
@@ -50,11 +51,11 @@ class Lane {
         reject(new Closed());
       };
       const go = (): void => {
-        signal?.removeEventListener("abort", stop);
+        stay();
         resolve();
       };
       const waiting = { ticket, go };
-      signal?.addEventListener("abort", stop, { once: true });
+      const stay = onAbort(signal, stop);
       const later = this.#waiting.findIndex((each) => each.ticket > ticket);
       this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, waiting);
       this.#underWay.delete(ticket);

@@ -1,6 +1,32 @@
 /** Waits that end with a signal, and the jitter of repeats. */
 import { Closed } from "../errors.js";
 
+/** By signal: what is to be called when it aborts. */
+const waiting = new WeakMap<AbortSignal, { readonly calls: Set<() => void>; readonly listener: () => void }>();
+
+/**
+ * Calls `stop` when the signal aborts. Returns what takes this back. Any number of calls share one
+ * listener: Node warns of a leak at eleven, and a handler may make fifty calls at once.
+ */
+export function onAbort(signal: AbortSignal | null | undefined, stop: () => void): () => void {
+  if (!signal) return () => {};
+  let shared = waiting.get(signal);
+  if (!shared) {
+    const calls = new Set<() => void>();
+    const listener = (): void => calls.forEach((call) => call());
+    shared = { calls, listener };
+    waiting.set(signal, shared);
+    signal.addEventListener("abort", listener, { once: true });
+  }
+  const { calls, listener } = shared;
+  calls.add(stop);
+  return () => {
+    if (!calls.delete(stop) || calls.size > 0) return;
+    waiting.delete(signal);
+    signal.removeEventListener("abort", listener);
+  };
+}
+
 /** Resolves after `ms`; rejects with `Closed` when the signal aborts. */
 export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
   return new Promise((resolve, reject) => {
@@ -10,10 +36,10 @@ export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
       reject(new Closed());
     };
     const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
+      stay();
       resolve();
     }, ms);
-    signal?.addEventListener("abort", stop, { once: true });
+    const stay = onAbort(signal, stop);
   });
 }
 
