@@ -26,10 +26,28 @@ function sums(): Plugin {
   };
 }
 
+/** The page names the scripts that it fetches later, so that the service worker keeps them with it. */
+function later(): Plugin {
+  return {
+    name: "later",
+    transformIndexHtml: {
+      order: "post",
+      handler: (html, { bundle }) => {
+        const chunks = Object.values(bundle ?? {}).filter((each) => each.type === "chunk");
+        const first = chunks.find(({ name }) => name === "signed-in");
+        if (!first) throw new Error("the build has no chunk signed-in");
+        const names = [first.fileName, ...first.imports].filter((name) => !html.includes(name));
+        const paths = names.map((name) => `/app/${name}`).join(" ");
+        return html.replace('<script type="module"', `<script type="module" data-later="${paths}"`);
+      },
+    },
+  };
+}
+
 // The policy of the server allows no inline script, style or data: address, so nothing is inlined.
 export default defineConfig({
   base: "/app/",
-  plugins: [sums()],
+  plugins: [later(), sums()],
   build: {
     target: "es2022",
     assetsInlineLimit: 0,

@@ -47,7 +47,7 @@ async function keep(response) {
   if (!response.ok) return;
   const cache = await caches.open(CACHE);
   const text = await response.clone().text();
-  const named = [...text.matchAll(/"(\/app\/assets\/[^"]+)"/g)].map(([, path]) => path);
+  const named = text.match(/\/app\/assets\/[^" ]+/g) ?? [];
   const isNew = (await Promise.all(named.map((path) => cache.match(path)))).includes(undefined);
   if (isNew) {
     await cache.addAll([...named, ...BESIDE]);

@@ -1,7 +1,6 @@
 import { render } from "preact";
-import { App } from "./app.js";
+import { App, start } from "./app.js";
 import { isWidget } from "./model/place.js";
-import { start } from "./model/session.js";
 import { keepShell } from "./model/shell.js";
 import "./style.css";
 

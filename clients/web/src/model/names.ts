@@ -1,7 +1,7 @@
 /** What people and conversations are called. */
 import { t } from "../i18n/index.js";
 import { conversations } from "./chats.js";
-import { client } from "./session.js";
+import { client } from "./phase.js";
 
 type Info = (typeof conversations.value)[number];
 

@@ -1,5 +1,4 @@
 /** Who is signed in, with which keys. */
-import { signal } from "@preact/signals";
 import {
   BlindpipeError,
   Client,
@@ -12,29 +11,12 @@ import {
 import { open as openChats, close as closeChats, notice, resync } from "./chats.js";
 import * as cache from "./cache.js";
 import * as line from "./line.js";
+import { phase } from "./phase.js";
 import { embedder, isWidget } from "./place.js";
 import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
 import { tools } from "./tools.js";
-
-export type Phase =
-  | { readonly is: "starting" }
-  /** Nobody knows yet who is signed in, because the service cannot be reached. */
-  | { readonly is: "away" }
-  | { readonly is: "signed-out" }
-  /** Signed in, on a device without keys. `hasBackup`: there is something to restore. */
-  | { readonly is: "without-keys"; readonly client: Client; readonly hasBackup: boolean }
-  | { readonly is: "ready"; readonly client: Client };
-
-export const phase = signal<Phase>({ is: "starting" });
-
-/** The signed-in client. Screens that are shown to signed-in people only ask for it. */
-export function client(): Client {
-  const now = phase.value;
-  if (now.is !== "ready") throw new Error("nobody is signed in");
-  return now.client;
-}
 
 let userId: string | null = null;
 let learned: storage.Learned = { pins: null, marks: new Map<string, EpochMarks>() };

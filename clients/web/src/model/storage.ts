@@ -37,6 +37,11 @@ async function write(name: string, value: unknown): Promise<void> {
   await settled((await store("readwrite")).put(value, name));
 }
 
+/** Whether somebody has signed in here before. */
+export async function knowsDevice(): Promise<boolean> {
+  return (await read("device_id")) !== null;
+}
+
 /** A device id belongs to this browser, and outlives a logout. */
 export async function deviceId(make: () => string): Promise<string> {
   const kept = await read<string>("device_id");

@@ -9,7 +9,7 @@ import { Markdown } from "./markdown.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
 import { isWidget } from "../model/place.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 
 const QUICK_REACTIONS = ["👍", "✅", "👀"] as const;
 

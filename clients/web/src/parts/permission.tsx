@@ -5,7 +5,7 @@ import { visible } from "./visible.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
 import { type Grant, refreshGrants } from "../model/requests.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 
 const HARMS = { low: "harm_low", medium: "harm_medium", high: "harm_high" } as const;
 

@@ -5,7 +5,7 @@ import { Client, type Proof, ReauthRequired } from "@blindpipe/client";
 import { Button, Dialog, Fault, Field, useAction } from "./action.js";
 import { t } from "../i18n/index.js";
 import { hasPasskeys, passkeyAnswer } from "../model/passkeys.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 
 /** Ends the wait for a proof: whether there is one. */
 const asked = signal<((isProven: boolean) => void) | null>(null);

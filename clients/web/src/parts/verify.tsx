@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { Button, Dialog, Fault, useAction } from "./action.js";
 import { t } from "../i18n/index.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 
 interface Member {
   readonly principal_type: "user" | "agent";

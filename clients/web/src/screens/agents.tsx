@@ -5,7 +5,7 @@ import { useEffect } from "preact/hooks";
 import type { components } from "@blindpipe/client";
 import { ask, Button, Fault, Field, useAction } from "../parts/action.js";
 import { t } from "../i18n/index.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 import { refreshConversations } from "../model/chats.js";
 import { go } from "../router.js";
 

@@ -9,7 +9,7 @@ import { saveAs } from "../parts/file.js";
 import { t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
 import { approvals, askedGrants, decided, refreshApprovals } from "../model/requests.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 
 export function Approvals(): JSX.Element {
   return (

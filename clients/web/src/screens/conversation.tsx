@@ -16,7 +16,7 @@ import { chat, conversations, notices } from "../model/chats.js";
 import { memberName, nameOf } from "../model/names.js";
 import { isWidget } from "../model/place.js";
 import { outbox } from "../model/outbox.js";
-import { client } from "../model/session.js";
+import { client } from "../model/phase.js";
 import { go } from "../router.js";
 
 /** Messages that a screen reader still has to say. */

@@ -9,7 +9,9 @@ import { t } from "../i18n/index.js";
 import { humanCheck } from "../model/human-check.js";
 import { isWidget } from "../model/place.js";
 import { hasPasskeys, offersPasskeys } from "../model/passkeys.js";
-import { login, loginWithCode, loginWithPasskey, register, sendCode } from "../model/session.js";
+
+/** The session comes after the screen, which is written in while it loads. */
+const session = (): Promise<typeof import("../model/session.js")> => import("../model/session.js");
 
 type Mode = "password" | "code" | "register";
 
@@ -26,16 +28,19 @@ export function SignIn(): JSX.Element {
   const usePasskey = async (): Promise<void> => {
     // A browser has one question about passkeys at a time.
     offer.end();
+    const { loginWithPasskey } = await session();
     await loginWithPasskey("optional", new AbortController().signal).finally(offer.begin);
   };
 
   const needsCode = mode.value !== "password";
   const askForCode = async (): Promise<void> => {
+    const { sendCode } = await session();
     await sendCode(email.value, mode.value === "register" ? "register" : "login", await humanCheck());
     isCodeSent.value = true;
   };
   const enter = async (): Promise<void> => {
     if (needsCode && !isCodeSent.value) return askForCode();
+    const { login, loginWithCode, register } = await session();
     if (mode.value === "code") return loginWithCode(email.value, code.value.trim());
     const credentials = { email: email.value, password: password.value, turnstileToken: await humanCheck() };
     if (mode.value === "password") return login(credentials);
@@ -126,6 +131,7 @@ function useOfferedPasskey(): { readonly begin: () => void; readonly end: () => 
 
 async function offer(signal: AbortSignal): Promise<void> {
   if (!(await offersPasskeys())) return;
+  const { loginWithPasskey } = await session();
   try {
     await loginWithPasskey("conditional", signal);
   } catch (error) {

@@ -3,33 +3,16 @@
  * approvals, tools and settings are in the app.
  */
 import { signal } from "@preact/signals";
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { QuestionDialog } from "../parts/action.js";
 import { t } from "../i18n/index.js";
 import { conversations } from "../model/chats.js";
-import { client } from "../model/session.js";
-import { route } from "../router.js";
+import { client } from "../model/phase.js";
+import { first } from "../parts/widget-frame.js";
 import { AgentLink } from "./agents.js";
 import { ConversationScreen } from "./conversation.js";
 
-// The page around it can change the address later, and changes nothing by it.
-const first = route.peek();
 const opened = signal<string | null>(null);
-
-/** The way into the app, which is there while nobody is signed in too. */
-export function WidgetFrame({ children }: { readonly children: ComponentChildren }): JSX.Element {
-  const hash = first.screen === "agent-link" ? `#/a/${[first.agentId, first.keyId].filter(Boolean).join("/")}` : "";
-  return (
-    <div class="widget">
-      <p class="bar">
-        <a href={`/app${hash}`} target="_blank" rel="noopener">
-          {t("open_in_app")}
-        </a>
-      </p>
-      {children}
-    </div>
-  );
-}
 
 export function Widget(): JSX.Element {
   if (first.screen !== "agent-link") return <p class="centre">{t("no_agent")}</p>;

@@ -5,7 +5,7 @@ import { Fault } from "../../parts/action.js";
 import { t, time } from "../../i18n/index.js";
 import type { Texts } from "../../i18n/en.js";
 import { conversations } from "../../model/chats.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { useLoaded } from "./load.js";
 
 type Access = components["schemas"]["Access"];

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { components } from "@blindpipe/client";
 import { Button, Fault } from "../../parts/action.js";
 import { t, time } from "../../i18n/index.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { all, useLoaded } from "./load.js";
 
 type Block = components["schemas"]["Block"];

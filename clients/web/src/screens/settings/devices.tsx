@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import type { components } from "@blindpipe/client";
 import { ask, Button, Fault } from "../../parts/action.js";
 import { t, time } from "../../i18n/index.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { useLoaded } from "./load.js";
 
 type Device = components["schemas"]["Device"];

@@ -7,7 +7,7 @@ import { t, time } from "../../i18n/index.js";
 import { memberName, nameOf } from "../../model/names.js";
 import { conversations } from "../../model/chats.js";
 import { askedGrants, type Grant, grants, refreshGrants } from "../../model/requests.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 
 export function Grants(): JSX.Element {
   const action = useAction();

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { Button, Fault } from "../../parts/action.js";
 import { t } from "../../i18n/index.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { type PushState, state, turnOff, turnOn } from "../../model/push.js";
 import { useLoaded } from "./load.js";
 

@@ -5,7 +5,7 @@ import { t } from "../../i18n/index.js";
 import * as cache from "../../model/cache.js";
 import { fillCache } from "../../model/chats.js";
 import { MAX_KEPT_MESSAGES } from "../../model/kept.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 
 export function Offline(): JSX.Element {
   const action = useAction();

@@ -6,7 +6,7 @@ import { ask, Button, Fault, Field } from "../../parts/action.js";
 import { withProof } from "../../parts/proof.js";
 import { t, time } from "../../i18n/index.js";
 import { addPasskey, hasPasskeys } from "../../model/passkeys.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { all, useLoaded } from "./load.js";
 
 type Passkey = components["schemas"]["Passkey"];

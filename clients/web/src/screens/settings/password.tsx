@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { Fault, Field, useAction } from "../../parts/action.js";
 import { t } from "../../i18n/index.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 
 export function Password(): JSX.Element {
   const action = useAction();

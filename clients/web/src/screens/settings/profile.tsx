@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { Fault, Field, useAction } from "../../parts/action.js";
 import { t } from "../../i18n/index.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 
 export function Profile(): JSX.Element {
   const action = useAction();

@@ -6,7 +6,7 @@ import { ask, Button, Fault, useAction } from "../../parts/action.js";
 import { withProof } from "../../parts/proof.js";
 import { t, time } from "../../i18n/index.js";
 import type { Texts } from "../../i18n/en.js";
-import { client } from "../../model/session.js";
+import { client } from "../../model/phase.js";
 import { useLoaded } from "./load.js";
 
 type Session = components["schemas"]["Session"];
