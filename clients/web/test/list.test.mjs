@@ -180,3 +180,58 @@ test("a reader goes through 10,000 messages", { skip, timeout: 120_000 }, async 
   assert.deepEqual(faults, []);
   await context.close();
 });
+
+test("a burst of messages costs few calls, and a page that nobody sees marks none as read", { skip, timeout: 60_000 }, async () => {
+  const { page, context, faults } = await newPage(browser, { serviceWorkers: "block" });
+  page.setDefaultTimeout(15_000);
+  await context.addInitScript(() => {
+    let state = "visible";
+    Object.defineProperty(document, "visibilityState", { get: () => state });
+    globalThis.turn = (next) => {
+      state = next;
+      document.dispatchEvent(new Event("visibilitychange"));
+    };
+  });
+  const carol = (await cluster.user("carol")).client;
+  const { userId } = await register(page, cluster, `burst-${Date.now()}@example.com`, "Reader");
+  const talk = await carol.openDirect(userId);
+  await talk.send("the first");
+  const read = () => page.waitForResponse((response) => response.url().endsWith("/read"));
+  const firstRead = read();
+  await page.goto(`${appOf(cluster)}#/c/${talk.id}`);
+  await firstRead;
+  const calls = { reads: 0, lists: 0 };
+  page.on("request", (request) => {
+    const { pathname } = new URL(request.url());
+    if (pathname.endsWith("/read")) calls.reads += 1;
+    if (pathname === "/conversations") calls.lists += 1;
+  });
+
+  const began = Date.now();
+  for (let n = 0; n < 30; n++) await talk.send(`burst ${n}`);
+  await page.locator("article", { hasText: "burst 29" }).waitFor();
+  const seconds = (Date.now() - began) / 1000;
+  assert.ok(calls.reads <= 2 + seconds, `${calls.reads} marks in ${seconds} s`);
+  assert.ok(calls.lists <= 2 + seconds / 2, `${calls.lists} lists in ${seconds} s`);
+
+  // The list says what the service counts: nothing unread after the burst, and one message that nobody has seen.
+  const listSays = (count) =>
+    page.waitForResponse(async (response) => {
+      if (new URL(response.url()).pathname !== "/conversations") return false;
+      const { data } = await response.json();
+      return data.find(({ conversation_id: id }) => id === talk.id)?.unread_count === count;
+    });
+  await listSays(0);
+  const marks = calls.reads;
+  await page.evaluate(() => globalThis.turn("hidden"));
+  const counted = listSays(1);
+  await talk.send("unseen");
+  await counted;
+  await page.locator("article", { hasText: "unseen" }).waitFor();
+  assert.equal(calls.reads, marks);
+  const marked = read();
+  await page.evaluate(() => globalThis.turn("visible"));
+  await marked;
+  assert.deepEqual(faults, []);
+  await context.close();
+});

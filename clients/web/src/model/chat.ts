@@ -12,6 +12,7 @@ import * as cache from "./cache.js";
 import { bounded, keep, type KeptPage, restore } from "./kept.js";
 import { arrived } from "./outbox.js";
 
+const MARK_PAUSE_MS = 1_000;
 /** The most that the service gives at once. */
 const PAGE_MESSAGES = 100;
 
@@ -39,6 +40,9 @@ export class Chat {
   readonly #cached = new Set<number>();
   #pages: AsyncGenerator<HistoryPage> | null = null;
   #reading: Promise<void> | null = null;
+  /** The newest message that the person has seen and the service was not told of. */
+  #seen: ReceivedMessage | null = null;
+  #isMarking = false;
   readonly #typingEnds = new Map<string, ReturnType<typeof setTimeout>>();
 
   constructor(readonly conversation: Conversation) {}
@@ -149,6 +153,21 @@ export class Chat {
 
   endLive(streamId: string): void {
     this.live.value = this.live.value.filter((live) => live.streamId !== streamId);
+  }
+
+  /** Tells the service what the person has seen. An answer may come in many messages, so it is told once a second. */
+  async markRead(newest: ReceivedMessage): Promise<void> {
+    this.#seen = newest;
+    if (this.#isMarking) return;
+    this.#isMarking = true;
+    while (this.#seen) {
+      const seen = this.#seen;
+      this.#seen = null;
+      // The next message marks this one as well.
+      await this.conversation.markRead(seen).catch(() => {});
+      await new Promise((resolve) => setTimeout(resolve, MARK_PAUSE_MS));
+    }
+    this.#isMarking = false;
   }
 
   /** Asks for what agents have written so far and go on writing. */

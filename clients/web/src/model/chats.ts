@@ -32,6 +32,8 @@ export const conversations = signal<readonly ConversationInfo[]>([]);
 export const notices = signal<readonly Notice[]>([]);
 
 const MAX_LISTED = 200;
+const REFRESH_DELAY_MS = 300;
+const REFRESH_PAUSE_MS = 2_000;
 const chats = new Map<string, Chat>();
 const members = new Map<string, NonNullable<ConversationInfo["members"]>>();
 let running: AbortController | null = null;
@@ -120,14 +122,17 @@ export function close(): void {
   });
 }
 
+let refreshedAt = -Infinity;
 let refreshing: ReturnType<typeof setTimeout> | null = null;
 
-/** Events come in bursts; the list is read once after them. */
+/** Events come in bursts; the list is read once after them, and in a long burst each two seconds. */
 function refreshSoon(): void {
+  const wait = Math.max(REFRESH_DELAY_MS, refreshedAt + REFRESH_PAUSE_MS - performance.now());
   refreshing ??= setTimeout(() => {
     refreshing = null;
+    refreshedAt = performance.now();
     if (current) read(refreshConversations());
-  }, 300);
+  }, wait);
 }
 
 export async function refreshConversations(): Promise<void> {

@@ -1,4 +1,5 @@
-/** Where the app runs: as a page of its own, or as the widget on a page of somebody else. */
+/** Where the app runs: as a page of its own, or as the widget on a page of somebody else, in front or behind others. */
+import { signal } from "@preact/signals";
 
 export const isWidget = location.pathname.endsWith("/widget.html");
 
@@ -7,3 +8,8 @@ export function embedder(): string | null {
   const [outermost] = location.ancestorOrigins ?? [];
   return isWidget && outermost ? new URL(outermost).host : null;
 }
+
+/** Whether the person can see the page. */
+export const isShown = signal(document.visibilityState === "visible");
+
+document.addEventListener("visibilitychange", () => (isShown.value = document.visibilityState === "visible"));

@@ -14,7 +14,7 @@ import { t } from "../i18n/index.js";
 import type { Chat, Live } from "../model/chat.js";
 import { chat, conversations, notices } from "../model/chats.js";
 import { memberName, nameOf } from "../model/names.js";
-import { isWidget } from "../model/place.js";
+import { isShown, isWidget } from "../model/place.js";
 import { outbox } from "../model/outbox.js";
 import { client } from "../model/phase.js";
 import { go } from "../router.js";
@@ -74,8 +74,9 @@ function Messages({ open, draft }: MessagesProps): JSX.Element {
   const { conversation } = open;
   const newest = open.items.value.at(-1)?.received;
   useEffect(() => {
-    if (newest && newest.message.sender.id !== client().userId) void conversation.markRead(newest).catch(() => {});
-  }, [newest?.message.message_id]);
+    const isOfOther = newest && newest.message.sender.id !== client().userId;
+    if (isOfOther && isShown.value) void open.markRead(newest);
+  }, [newest?.message.message_id, isShown.value]);
   const older = (): Promise<void> => action.run(() => open.older());
   return (
     <>
