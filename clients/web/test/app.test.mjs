@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
-import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, PASSWORD, register, say, startBrowser } from "./support.mjs";
+import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, PASSWORD, register, say, startBrowser, until } from "./support.mjs";
 
 const program = findBrowser();
 const skip = program ? false : "no Chromium is here: `target/debug/devcluster fetch` gets one";
@@ -119,6 +119,27 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
     await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
     await page.getByText("This message was deleted.").waitFor();
     assert.equal(await page.getByText("better words").count(), 0);
+  });
+
+  await t.test("the progress of a file is shown, and a text does not wait for it", async () => {
+    const devtools = await context.newCDPSession(page);
+    await devtools.send("Network.enable");
+    const slow = { offline: false, latency: 0, downloadThroughput: -1, uploadThroughput: 400_000 };
+    await devtools.send("Network.emulateNetworkConditions", slow);
+    const buffer = Buffer.alloc(1_000_000, "x");
+    await page.locator("input[type=file]").setInputFiles({ name: "large.txt", mimeType: "text/plain", buffer });
+    const progress = page.getByRole("progressbar", { name: "Sending large.txt" });
+    await progress.waitFor();
+    await say(page, "meanwhile");
+    await page.locator("article", { hasText: "meanwhile" }).waitFor();
+    await until(page, () => {
+      const { position } = document.querySelector("progress");
+      return position > 0.1 && position < 0.9;
+    });
+    await devtools.send("Network.emulateNetworkConditions", { ...slow, uploadThroughput: -1 });
+    await devtools.detach();
+    await page.getByRole("button", { name: "Download large.txt" }).waitFor();
+    assert.equal(await progress.count(), 0);
   });
 
   await t.test("a picture is sent, shown and saved, and a drawing that could run something is not shown", async () => {

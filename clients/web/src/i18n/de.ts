@@ -58,6 +58,7 @@ export const de: Texts = {
   replying: "Antwort auf: {text}",
   editing: "Sie bearbeiten Ihre Nachricht",
   attach: "Datei anhängen",
+  sending_file: "{name} wird gesendet",
   show_file: "{name} anzeigen",
   download: "{name} herunterladen",
   file_failed: "Die Datei ist nicht lesbar.",
@@ -199,7 +200,7 @@ export const de: Texts = {
   close: "Schließen",
   notifications: "Mitteilungen",
   push_lead:
-    "Dieser Browser kann Ihnen sagen, dass etwas wartet, während die App geschlossen ist. Die Mitteilung zeigt nie, was darin steht.",
+    "Dieser Browser kann Ihnen sagen, dass etwas wartet, während die App geschlossen ist. Eine Mitteilung zeigt kein Wort davon, außer wenn Sie es unten wollen.",
   push_leaks: "Was andere erfahren",
   push_leaks_when:
     "Der Push-Dienst Ihres Browsers, den sein Hersteller betreibt, erfährt, wann und wie oft etwas auf Sie wartet und welche Mitteilungen zusammengehören.",
@@ -211,6 +212,18 @@ export const de: Texts = {
   push_on: "Mitteilungen sind an.",
   push_turn_on: "Einschalten",
   push_turn_off: "Ausschalten",
+  push_words: "Was eine Mitteilung zeigt",
+  push_words_none: "Dass etwas wartet",
+  push_words_words: "Wer schreibt, und die ersten Worte",
+  push_words_buttons: "Dasselbe, mit Freigeben und Ablehnen",
+  push_words_note:
+    "Die Worte werden in diesem Browser geöffnet. Wer den Bildschirm sieht, sieht sie, auch wenn er gesperrt ist.",
+  push_buttons_note:
+    "Knöpfe gibt es, wo die Mitteilung die ganze Frage zeigt, und bei Erlaubnissen, die wenig oder etwas schaden können. Wer sie drücken kann, entscheidet in Ihrem Namen.",
+  push_asks: "{name} bittet um Ihre Zustimmung",
+  push_approved: "Sie haben zugestimmt.",
+  push_denied_it: "Sie haben abgelehnt.",
+  push_undecided: "Das wurde nicht entschieden. Öffnen Sie die App.",
   cache: "Lesen ohne Verbindung",
   cache_lead:
     "Dieser Browser kann eine verschlüsselte Kopie Ihrer Nachrichten behalten. Dann lesen Sie sie auch ohne Verbindung. Er behält die Gespräche, die Sie hier öffnen, und was bei geöffneter App ankommt: je {messages} Nachrichten aus höchstens {conversations} Gesprächen, für 30 Tage.",

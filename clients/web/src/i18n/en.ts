@@ -54,6 +54,7 @@ export const en = {
   replying: "Reply to: {text}",
   editing: "Editing your message",
   attach: "Attach a file",
+  sending_file: "Sending {name}",
   show_file: "Show {name}",
   download: "Download {name}",
   file_failed: "The file cannot be read.",
@@ -193,7 +194,7 @@ export const en = {
   close: "Close",
   notifications: "Notifications",
   push_lead:
-    "This browser can tell you that something waits while the app is closed. The notification never shows what it says.",
+    "This browser can tell you that something waits while the app is closed. A notification shows no word of it, unless you want it below.",
   push_leaks: "What others learn",
   push_leaks_when:
     "Your browser's push service, run by its maker, learns when something waits for you and how often, and which notifications belong together.",
@@ -205,6 +206,17 @@ export const en = {
   push_on: "Notifications are on.",
   push_turn_on: "Turn on",
   push_turn_off: "Turn off",
+  push_words: "What a notification shows",
+  push_words_none: "That something waits",
+  push_words_words: "Who writes, and the first words",
+  push_words_buttons: "The same, with Approve and Deny",
+  push_words_note: "Words are opened in this browser. Whoever sees the screen sees them, also while it is locked.",
+  push_buttons_note:
+    "Buttons are there where the notification shows the whole question, and for permissions that can do little or some harm. Anybody who can press them decides in your name.",
+  push_asks: "{name} asks for your approval",
+  push_approved: "You have approved it.",
+  push_denied_it: "You have denied it.",
+  push_undecided: "This was not decided. Open the app.",
   cache: "Reading without a connection",
   cache_lead:
     "This browser can keep an encrypted copy of your messages. You can read them without a connection then. It keeps the conversations that you open here and what arrives while the app is open: {messages} messages each of at most {conversations} conversations, for 30 days.",

@@ -1,16 +1,9 @@
-/** The words of the person's language: German where the browser prefers it, else English. */
-import { de } from "./de.js";
-import { en, type Texts } from "./en.js";
-import { withoutDirections } from "../parts/visible.js";
+/** Words and times, as the person's browser wants them. */
+import { language } from "./words.js";
 
-const isGerman = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.startsWith("de") ?? false;
-export const language = isGerman ? "de" : "en";
+export { t } from "./words.js";
+
 document.documentElement.lang = language;
-const texts: Texts = isGerman ? de : en;
-
-export function t(name: keyof Texts, filled: Readonly<Record<string, string | number>> = {}): string {
-  return texts[name].replace(/\{(\w+)\}/g, (_, key: string) => withoutDirections(String(filled[key] ?? "")));
-}
 
 // Hours are written as in the person's region.
 const region = navigator.language;

@@ -17,6 +17,7 @@ import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
 import { tools } from "./tools.js";
+import { fetchWithUploads } from "./uploads.js";
 
 let userId: string | null = null;
 let learned: storage.Learned = { pins: null, marks: new Map<string, EpochMarks>() };
@@ -28,6 +29,7 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
   return {
     ...more,
     url: location.origin,
+    fetch: fetchWithUploads,
     deviceId,
     deviceName: browserName(),
     platform: "web",
@@ -183,8 +185,8 @@ export async function logout(): Promise<void> {
   const now = phase.value;
   closeChats();
   await cache.erase();
-  if (userId) await storage.forget(userId);
   await push.forget().catch(() => {});
+  if (userId) await storage.forget(userId);
   if (now.is === "ready" || now.is === "without-keys") await now.client.account.logout().catch(() => {});
   phase.value = { is: "signed-out" };
 }

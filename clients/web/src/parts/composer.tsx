@@ -1,11 +1,12 @@
 /** The field to write in. */
-import { type Signal } from "@preact/signals";
+import { type Signal, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { type Conversation, contentView, type TimelineItem } from "@blindpipe/client";
 import { Fault, useAction } from "./action.js";
 import { t } from "../i18n/index.js";
 import { post } from "../model/outbox.js";
+import { upload } from "../model/uploads.js";
 
 /** What is written, and the message that it answers or replaces. */
 export interface Draft {
@@ -20,6 +21,8 @@ export interface ComposerProps {
 
 export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
   const action = useAction();
+  // A text does not wait for a file.
+  const attaching = useAction();
   const field = useRef<HTMLTextAreaElement>(null);
   const { text, about } = draft.value;
   useEffect(() => {
@@ -40,8 +43,10 @@ export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
       throw error;
     }
   };
-  const attach = async (files: FileList | null): Promise<void> => {
-    for (const file of files ?? []) {
+  const sending = useSignal("");
+  const attach = async (files: readonly File[]): Promise<void> => {
+    for (const file of files) {
+      sending.value = file.name;
       const bytes = new Uint8Array(await file.arrayBuffer());
       await conversation.sendFile({ name: file.name, contentType: file.type || "application/octet-stream", bytes });
     }
@@ -70,6 +75,8 @@ export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
         </p>
       )}
       <Fault of={action} />
+      <Fault of={attaching} />
+      {attaching.isRunning.value && <Progress name={sending.value} />}
       <div class="row">
         <label class="attach">
           <span class="sr-only">{t("attach")}</span>
@@ -78,9 +85,12 @@ export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
             type="file"
             class="sr-only"
             multiple
+            disabled={attaching.isRunning.value}
             onChange={(event) => {
-              const { files } = event.currentTarget;
-              void action.run(() => attach(files));
+              const files = [...(event.currentTarget.files ?? [])];
+              // The same file can be chosen again.
+              event.currentTarget.value = "";
+              void attaching.run(() => attach(files));
             }}
           />
         </label>
@@ -98,6 +108,17 @@ export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
         </button>
       </div>
     </form>
+  );
+}
+
+/** Without a value until the first bytes are on their way: the browser encrypts before. */
+function Progress({ name }: { readonly name: string }): JSX.Element {
+  const now = upload.value;
+  return (
+    <label class="progress">
+      {t("sending_file", { name })}
+      <progress max={1} value={now ? now.sentBytes / now.totalBytes : undefined} />
+    </label>
   );
 }
 
