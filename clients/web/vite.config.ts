@@ -1,8 +1,9 @@
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { defineConfig, type Plugin } from "vite";
+import { build, defineConfig, type Plugin } from "vite";
 
+const TARGET = "es2022";
 const SUMS = "SHA256SUMS";
 
 /** Writes the checksums of all files, as `sha256sum` does: `bp app verify` compares a service with them. */
@@ -44,12 +45,26 @@ function later(): Plugin {
   };
 }
 
+/** Service workers of all browsers are classic scripts, so this one is built by itself into one file. */
+function readingWorker(): Plugin {
+  return {
+    name: "reading-worker",
+    async generateBundle() {
+      const lib = { entry: "src/worker/main.ts", formats: ["iife" as const], name: "worker" };
+      const options = { target: TARGET, write: false, lib, rollupOptions: { output: { inlineDynamicImports: true } } };
+      const built = await build({ configFile: false, publicDir: false, logLevel: "warn", build: options });
+      const [{ output }] = built as [{ output: { code: string }[] }];
+      this.emitFile({ type: "asset", fileName: "reading-sw.js", source: output[0]!.code });
+    },
+  };
+}
+
 // The policy of the server allows no inline script, style or data: address, so nothing is inlined.
 export default defineConfig({
   base: "/app/",
-  plugins: [later(), sums()],
+  plugins: [later(), readingWorker(), sums()],
   build: {
-    target: "es2022",
+    target: TARGET,
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     cssCodeSplit: false,

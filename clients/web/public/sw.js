@@ -2,6 +2,7 @@
 // passes through here: calls of the API are left to the browser.
 const CACHE = "shell";
 const PAGE = "/app";
+const READER_TIMEOUT_MS = 10_000;
 const BESIDE = ["/app/icon.svg", "/app/manifest.webmanifest"];
 
 addEventListener("install", (event) => {
@@ -59,7 +60,8 @@ async function keep(response) {
   await cache.put(PAGE, response);
 }
 
-// A push says that something waits, and never what: the page has the keys, and opens what it reads by itself.
+// A push says that something waits, and never what. The page has the keys, and opens what it reads by itself. In the
+// worker of a person who wants words, a reader opens it as well.
 const WORDS = {
   en: {
     "message.created": "There is a new message.",
@@ -83,8 +85,9 @@ const WORDS = {
 
 addEventListener("push", (event) => event.waitUntil(notify(content(event))));
 addEventListener("notificationclick", (event) => {
-  event.notification.close();
-  event.waitUntil(show(event.notification.data));
+  const { action, notification } = event;
+  notification.close();
+  event.waitUntil(action ? decide(action, notification) : show(notification.data.hash));
 });
 
 function content(event) {
@@ -95,24 +98,46 @@ function content(event) {
   }
 }
 
-async function notify({ event, conversation_id }) {
+async function notify(pushed) {
+  const { event, conversation_id } = pushed;
   const pages = await clients.matchAll({ type: "window" });
   // The person sees it already.
   if (pages.some(({ focused }) => focused)) return;
   const language = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.startsWith("de") ? "de" : "en";
-  await registration.showNotification("Blindpipe", {
-    body: WORDS[language][event] ?? WORDS[language].other,
+  const words = await read(pushed);
+  const { approve, deny } = globalThis.reader?.labels ?? {};
+  await registration.showNotification(words?.title ?? "Blindpipe", {
+    body: words?.body ?? WORDS[language][event] ?? WORDS[language].other,
     icon: "/app/icon.svg",
     lang: language,
-    // One for each conversation: a later one stands for those before.
-    tag: conversation_id ?? event ?? "other",
-    data: place(event, conversation_id),
+    // One for each conversation: a later one stands for those before. What waits for a decision stands by itself.
+    tag: words?.question?.id ?? conversation_id ?? event ?? "other",
+    data: { hash: place(event, conversation_id), question: words?.question },
+    actions: words?.question ? [{ action: "deny", title: deny }, { action: "approve", title: approve }] : [],
   });
+}
+
+/** Null without a reader, and if it opens nothing in time: a push that shows nothing is not allowed. */
+async function read(pushed) {
+  if (!globalThis.reader) return null;
+  const late = new Promise((resolve) => setTimeout(resolve, READER_TIMEOUT_MS, null));
+  return Promise.race([globalThis.reader.read(pushed).catch(() => null), late]);
+}
+
+async function decide(action, { title, tag, lang, data }) {
+  const { reader } = globalThis;
+  const shown = { icon: "/app/icon.svg", lang, tag, data: { hash: data.hash } };
+  try {
+    const body = await reader.decide(action, data.question);
+    await registration.showNotification(title, { ...shown, body, silent: true });
+  } catch {
+    await registration.showNotification(title, { ...shown, body: reader?.labels.failed ?? "" });
+  }
 }
 
 /** Where in the app it waits. */
 function place(event, conversation) {
-  if (event === "approval.requested") return "#/approvals";
+  if (event === "approval.requested" || event === "grant.requested") return "#/approvals";
   if (event?.startsWith("key.")) return "#/settings/devices";
   return conversation ? `#/c/${encodeURIComponent(conversation)}` : "#/";
 }

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { t } from "./i18n/index.js";
 import { phase } from "./model/phase.js";
 import { isWidget } from "./model/place.js";
-import { knowsDevice } from "./model/storage.js";
+import { knownDeviceId } from "./model/storage.js";
 import { WidgetFrame } from "./parts/widget-frame.js";
 import { SignIn } from "./screens/sign-in.js";
 
@@ -15,7 +15,7 @@ const signedIn = signal<SignedIn | null>(null);
 /** A browser that has never been here shows the sign-in at once, and asks nobody for a session. */
 export async function start(): Promise<void> {
   const loading = import("./signed-in.js");
-  const isKnown = await knowsDevice();
+  const isKnown = (await knownDeviceId()) !== null;
   if (!isKnown) phase.value = { is: "signed-out" };
   const loaded = await loading;
   signedIn.value = loaded;

@@ -5,8 +5,9 @@ import { createECDH, randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import vm from "node:vm";
+import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
-import { AXE, findBrowser, isAccessible, newPage, register, startBrowser, until } from "./support.mjs";
+import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, register, say, startBrowser, until } from "./support.mjs";
 
 const program = findBrowser();
 const skip = program ? false : "no Chromium is here: `target/debug/devcluster fetch` gets one";
@@ -107,6 +108,187 @@ test("a refusal of the browser is told", { skip, timeout: 60_000 }, async () => 
   await page.locator(".links").getByRole("link", { name: "Notifications" }).click();
   await page.getByRole("button", { name: "Turn on" }).click();
   await page.getByText("You have forbidden notifications for this page.").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+const SHOWN_TIMEOUT_MS = 12_000;
+
+/**
+ * The worker in the browser, told of pushes as by a push service while no page of the app is open. A stand-in keeps what it
+ * shows: this browser has no notifications.
+ */
+async function pushedTo(context, page, cluster) {
+  const worker = context.serviceWorkers().find((each) => each.url().endsWith("/app/reading-sw.js"));
+  await worker.evaluate(() => {
+    globalThis.shown = new Map();
+    registration.showNotification = async (title, { tag, ...options }) => void globalThis.shown.set(tag, { title, tag, ...options });
+  });
+  const { origin } = new URL(appOf(cluster));
+  // A page of the same address that the worker does not rule.
+  await page.goto(`${origin}/health`);
+  const devtools = await context.newCDPSession(page);
+  const registered = new Promise((resolve) => {
+    devtools.on("ServiceWorker.workerRegistrationUpdated", ({ registrations: [first] }) => {
+      if (first) resolve(first.registrationId);
+    });
+  });
+  await devtools.send("ServiceWorker.enable");
+  const registrationId = await registered;
+  const shown = (tag) => worker.evaluate((wanted) => globalThis.shown.get(wanted), tag);
+  const shows = async (tag, fits = () => true) => {
+    for (const end = Date.now() + SHOWN_TIMEOUT_MS; ; await page.waitForTimeout(50)) {
+      const found = await shown(tag);
+      if (found && fits(found)) return found;
+      if (Date.now() > end) assert.fail(`not shown: ${tag}, but ${JSON.stringify(found)}`);
+    }
+  };
+  return {
+    shows,
+    push: (content) =>
+      devtools.send("ServiceWorker.deliverPushMessage", { origin, registrationId, data: JSON.stringify(content) }),
+    press: (notification, action) =>
+      worker.evaluate(
+        ([pressed, action]) => {
+          const event = new Event("notificationclick");
+          dispatchEvent(Object.assign(event, { action, notification: { ...pressed, close: () => {} }, waitUntil: () => {} }));
+        },
+        [notification, action],
+      ),
+  };
+}
+
+test("words and buttons, for a person who wants them", { skip, timeout: 120_000 }, async (t) => {
+  const { page, context, faults } = await newPage(browser);
+  page.setDefaultTimeout(15_000);
+  await context.addInitScript(AXE);
+  await context.addInitScript(standIn, deviceKeys());
+  await context.addInitScript(() => (globalThis.permission = "granted"));
+  const owner = (await cluster.user("owner")).client;
+  const scope = { scope: "calendar.read", description: "sees your calendar", sensitivity: "low" };
+  const options = await cluster.agent("Deployer", owner, { tools: [], permission_scopes: [scope] });
+  const agent = new Agent(options);
+  const asked = [];
+  agent.on("message", async (ctx) => {
+    if (ctx.text === "ask") asked.push(await ctx.approve("deploy", { version: "1.4.2" }, { text: "Deploy 1.4.2?", key: "short" }));
+    if (ctx.text === "long") asked.push(await ctx.approve("deploy", { notes: "x".repeat(300) }, { text: "Deploy?", key: "long" }));
+    if (ctx.text === "low") asked.push(await ctx.requestGrant(["calendar.read"], { reason: "to find a day" }));
+    if (ctx.text === "hello") await ctx.reply(`**Hello** ${"and so on ".repeat(40)}`);
+    if (ctx.text === "again") await ctx.reply("Short words");
+  });
+  const stopping = new AbortController();
+  const running = agent.run({ signal: stopping.signal });
+  const { userId } = await register(page, cluster, `words-${Date.now()}@example.com`, "Ida");
+  await openAgent(page, cluster, options.agentId);
+  const conversation = new URL(page.url()).hash.split("/")[2];
+
+  const wants = async (label) => {
+    await page.goto(`${appOf(cluster)}#/settings/notifications`);
+    await page.getByLabel(label, { exact: true }).check();
+  };
+  await page.goto(`${appOf(cluster)}#/settings/notifications`);
+  await page.getByRole("button", { name: "Turn on" }).click();
+  await page.getByText("Notifications are on.").waitFor();
+  assert.ok(await page.getByLabel("That something waits").isChecked());
+  await isAccessible(page, "what notifications show");
+  const replaced = context.waitForEvent("serviceworker", (worker) => worker.url().endsWith("/app/reading-sw.js"));
+  await wants("Who writes, and the first words");
+  await replaced;
+
+  const tell = async (words, count) => {
+    await page.goto(`${appOf(cluster)}#/c/${conversation}`);
+    await say(page, words);
+    await page.locator("article.message").nth(count).waitFor();
+  };
+  await tell("hello", 1);
+  const told = { event: "message.created", event_id: "e", conversation_id: conversation, count: 1 };
+  await t.test("the first words of a message", async () => {
+    const { push, shows } = await pushedTo(context, page, cluster);
+    await push(told);
+    const { title, body, actions } = await shows(conversation);
+    assert.equal(title, "Deployer");
+    assert.ok(body.startsWith("**Hello** and so on") && body.length === 200 && body.endsWith("…"), body);
+    assert.deepEqual(actions, []);
+  });
+
+  await tell("ask", 3);
+  const approval = { event: "approval.requested", event_id: "e2", conversation_id: conversation, count: 1 };
+  await t.test("an approval has no buttons without a further wish", async () => {
+    const { push, shows } = await pushedTo(context, page, cluster);
+    await push({ ...approval, id: asked[0].approval_id });
+    const { title, body, actions } = await shows(conversation);
+    assert.equal(title, "Deployer asks for your approval");
+    assert.equal(body, 'Deploy 1.4.2?\n{"version":"1.4.2"}');
+    assert.deepEqual(actions, []);
+  });
+
+  await wants("The same, with Approve and Deny");
+  await t.test("what was not shown is not decided", async () => {
+    const { push, shows, press } = await pushedTo(context, page, cluster);
+    await push({ ...approval, id: asked[0].approval_id });
+    const notification = await shows(asked[0].approval_id);
+    const { question } = notification.data;
+    const digest = question.digest.replace(/^./, (sign) => (sign === "A" ? "B" : "A"));
+    const other = { ...notification, data: { ...notification.data, question: { ...question, digest } } };
+    await press(other, "approve");
+    await shows(asked[0].approval_id, ({ body }) => body === "This was not decided. Open the app.");
+    // An approval that was decided has no buttons in the next test.
+  });
+
+  await t.test("a press approves what is shown whole", async () => {
+    const { push, shows, press } = await pushedTo(context, page, cluster);
+    await push({ ...approval, id: asked[0].approval_id });
+    const notification = await shows(asked[0].approval_id);
+    assert.deepEqual(notification.actions, [{ action: "deny", title: "Deny" }, { action: "approve", title: "Approve" }]);
+    assert.equal(notification.data.hash, "#/approvals");
+    await press(notification, "approve");
+    await shows(asked[0].approval_id, ({ body }) => body === "You have approved it.");
+  });
+
+  await tell("long", 5);
+  await t.test("a question that does not fit has no buttons", async () => {
+    const { push, shows } = await pushedTo(context, page, cluster);
+    await push({ ...approval, id: asked[1].approval_id });
+    const { body, actions } = await shows(conversation);
+    assert.ok(body.startsWith('Deploy?\n{"notes":"xxx') && body.length === 200, body);
+    assert.deepEqual(actions, []);
+  });
+
+  await tell("low", 6);
+  await t.test("a permission that can do little harm is given by a press", async () => {
+    const { push, shows, press } = await pushedTo(context, page, cluster);
+    const id = asked[2].grant_id;
+    await push({ event: "grant.requested", event_id: "e3", conversation_id: conversation, id, count: 1 });
+    const notification = await shows(id);
+    assert.equal(notification.title, "Deployer asks for a permission:");
+    assert.equal(notification.body, "to find a day\ncalendar.read (can do little harm)");
+    await press(notification, "deny");
+    await shows(id, ({ body }) => body === "You have denied it.");
+  });
+
+  await t.test("a push that the reader cannot open says that something waits", async () => {
+    const { push, shows } = await pushedTo(context, page, cluster);
+    await push({ ...approval, id: userId, conversation_id: userId });
+    const { title, body, actions } = await shows(userId);
+    assert.deepEqual([title, body, actions], ["Blindpipe", "An agent asks for your approval.", []]);
+  });
+
+  await t.test("a sign-out takes the words away", async () => {
+    const reader = context.serviceWorkers().find((each) => each.url().endsWith("/app/reading-sw.js"));
+    await page.goto(`${appOf(cluster)}#/settings`);
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("heading", { name: "Sign in" }).waitFor();
+    // The other worker may wait until this one has ended what it does. Until then this one reads nothing either.
+    await until(page, async () => {
+      const { waiting, active } = await navigator.serviceWorker.getRegistration("/app");
+      return (waiting ?? active).scriptURL.endsWith("/app/sw.js");
+    });
+    const words = reader.evaluate((pushed) => globalThis.reader.read(pushed), told);
+    assert.equal(await words.catch((error) => (/has been closed/.test(error) ? null : error)), null);
+  });
+  stopping.abort();
+  await running;
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -1,5 +1,7 @@
 /** Notifications while the app is closed: the browser's push service wakes its worker, which says that something waits. */
 import { BlindpipeError, type Client } from "@blindpipe/client";
+import { chooseWorker } from "./shell.js";
+import * as storage from "./storage.js";
 
 /** `denied`: the person has told the browser so, and only there it can be changed. */
 export type PushState = "unsupported" | "denied" | "off" | "on";
@@ -73,6 +75,21 @@ export async function renew(client: Client): Promise<void> {
   await subscribe(client, worker);
 }
 
+/** What notifications show: that something waits, what it says, or that with buttons. */
+export type PushWords = "none" | "words" | "buttons";
+
+export async function pushWords(): Promise<PushWords> {
+  const words = await storage.readNotificationWords();
+  if (!words) return "none";
+  return words.canDecide ? "buttons" : "words";
+}
+
+export async function setPushWords(client: Client, wanted: PushWords): Promise<void> {
+  const { userId } = client;
+  await storage.writeNotificationWords(wanted === "none" ? null : { userId, canDecide: wanted === "buttons" });
+  await chooseWorker();
+}
+
 export async function turnOff(client: Client): Promise<PushState> {
   if (await isKnown(client)) await client.devices.unsubscribe();
   await forget();
@@ -81,5 +98,8 @@ export async function turnOff(client: Client): Promise<PushState> {
 
 /** Ends this browser's subscription. The next person to sign in is not woken by it. */
 export async function forget(): Promise<void> {
+  const hadWords = (await pushWords()) !== "none";
+  await storage.writeNotificationWords(null);
+  if (hadWords) await chooseWorker();
   await (await subscription())?.unsubscribe();
 }

@@ -37,14 +37,12 @@ async function write(name: string, value: unknown): Promise<void> {
   await settled((await store("readwrite")).put(value, name));
 }
 
-/** Whether somebody has signed in here before. */
-export async function knowsDevice(): Promise<boolean> {
-  return (await read("device_id")) !== null;
-}
+/** Null if nobody has signed in here before. */
+export const knownDeviceId = (): Promise<string | null> => read<string>("device_id");
 
 /** A device id belongs to this browser, and outlives a logout. */
 export async function deviceId(make: () => string): Promise<string> {
-  const kept = await read<string>("device_id");
+  const kept = await knownDeviceId();
   if (kept) return kept;
   const made = make();
   await write("device_id", made);
@@ -74,8 +72,24 @@ export function consentStore(userId: string): ConsentStore {
   };
 }
 
+/** What notifications show beside that something waits. */
+export interface NotificationWords {
+  /** They are this person's, and nobody else's. */
+  readonly userId: string;
+  /** Whether there are buttons to approve and deny. */
+  readonly canDecide: boolean;
+}
+
+const WORDS = "notification_words";
+
+/** Null if the person wants no words. */
+export const readNotificationWords = (): Promise<NotificationWords | null> => read(WORDS);
+
+export const writeNotificationWords = (words: NotificationWords | null): Promise<void> => write(WORDS, words);
+
 /** A logout leaves no key behind. The device's name stays. */
 export async function forget(userId: string): Promise<void> {
+  await writeNotificationWords(null);
   const values = await store("readwrite");
   await Promise.all(["keys", "learned", "consents"].map((name) => settled(values.delete(`${name}:${userId}`))));
 }

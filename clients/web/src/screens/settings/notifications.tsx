@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { Button, Fault } from "../../parts/action.js";
 import { t } from "../../i18n/index.js";
 import { client } from "../../model/phase.js";
-import { type PushState, state, turnOff, turnOn } from "../../model/push.js";
+import { type PushState, type PushWords, pushWords, setPushWords, state, turnOff, turnOn } from "../../model/push.js";
 import { useLoaded } from "./load.js";
 
 const STATES = {
@@ -34,6 +34,7 @@ export function Notifications(): JSX.Element {
           {t("push_turn_on")}
         </Button>
       )}
+      {now === "on" && <Shown />}
       {now === "on" && (
         <Button action={action} onPress={() => change(turnOff)}>
           {t("push_turn_off")}
@@ -41,5 +42,39 @@ export function Notifications(): JSX.Element {
       )}
       <Fault of={action} />
     </>
+  );
+}
+
+const SHOWN = [
+  ["none", "push_words_none"],
+  ["words", "push_words_words"],
+  ["buttons", "push_words_buttons"],
+] as const satisfies readonly (readonly [PushWords, string])[];
+
+/** What others who see this screen may read and press. */
+function Shown(): JSX.Element {
+  const { value, action } = useLoaded(pushWords);
+  const change = async (wanted: PushWords): Promise<void> => {
+    await setPushWords(client(), wanted);
+    value.value = wanted;
+  };
+  return (
+    <fieldset>
+      <legend>{t("push_words")}</legend>
+      {SHOWN.map(([words, label]) => (
+        <label key={words} class="check">
+          <input
+            type="radio"
+            name="words"
+            checked={value.value === words}
+            onChange={() => void action.run(() => change(words))}
+          />
+          {t(label)}
+        </label>
+      ))}
+      <p class="hint">{t("push_words_note")}</p>
+      <p class="hint">{t("push_buttons_note")}</p>
+      <Fault of={action} />
+    </fieldset>
   );
 }

@@ -1,0 +1,12 @@
+/** The words of the person's language: German where the browser prefers it, else English. */
+import { de } from "./de.js";
+import { en, type Texts } from "./en.js";
+import { withoutDirections } from "../parts/visible.js";
+
+const isGerman = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.startsWith("de") ?? false;
+export const language = isGerman ? "de" : "en";
+const texts: Texts = isGerman ? de : en;
+
+export function t(name: keyof Texts, filled: Readonly<Record<string, string | number>> = {}): string {
+  return texts[name].replace(/\{(\w+)\}/g, (_, key: string) => withoutDirections(String(filled[key] ?? "")));
+}
