@@ -120,6 +120,32 @@ async def test_messages_are_found_by_the_tokens_of_a_program(ada: TestUser) -> N
     assert await found("none") == []
 
 
+async def test_words_are_found_where_a_person_wants_it(cluster: DevCluster) -> None:
+    eve = (await cluster.user("eve", searchable=True)).client
+    bob, carol = [(await cluster.user(name)).client for name in ("bob", "carol")]
+    group = await eve.open_group([bob.user_id], title="words")
+
+    async def found(reader: Client, text: str) -> list[str]:
+        return [hit["id"] async for hit in reader.conversation(group.id).search(text)]
+
+    first = await group.send("Deploy the Straße today")
+    assert await found(bob, "STRASSE, deploy!") == [first["message_id"]]
+    assert await found(bob, "deploy tomorrow") == []
+    # Nothing is told of the words of others.
+    await bob.conversation(group.id).send("deploy nothing")
+    assert await found(eve, "deploy") == [first["message_id"]]
+    for words in ("...", " ".join(map(str, range(17)))):
+        with pytest.raises(UsageError):
+            await found(eve, words)
+
+    await group.add_members(carol.user_id)
+    second = await group.send("deploy again")
+    assert await found(bob, "deploy") == [second["message_id"], first["message_id"]]
+    assert await found(carol, "deploy") == [second["message_id"]]
+    for client in (eve, bob, carol):
+        await client.close()
+
+
 async def test_a_device_subscribes_to_pushes_and_ends_them(ada: TestUser) -> None:
     devices = ada.client.devices
     with pytest.raises(ApiError):

@@ -25,6 +25,7 @@ from blindpipe.e2ee import (
     introduce,
     keylog,
     safety,
+    search,
     verify_introduction,
     wrap,
 )
@@ -312,6 +313,21 @@ def test_safety_numbers() -> None:
         )
         assert [safety.half(*one), safety.half(*other)] == [s["half"] for s in case["sides"]]
         assert safety.number(one, other) == safety.number(other, one) == case["number"]
+
+
+def test_search_tokens() -> None:
+    vectors = read("search.json")
+    place = vectors["place"]
+    conversation, secret = hexed(place, "conversation"), Secret(hexed(place, "secret"))
+    key = EpochKey.new(conversation, place["epoch"], secret)
+    following = EpochKey.new(conversation, place["epoch"] + 1, secret)
+    for case in vectors["cases"]:
+        words = search.words(case["text"])
+        assert words == case["words"]
+        assert search.tokens(key, words) == case["tokens"]
+        assert search.tokens(following, words) == case["next_tokens"]
+    lane = EpochKey(conversation, place["epoch"], key.sid, secret, lane_agent=conversation)
+    assert search.tokens(lane, ["word"]) is None
 
 
 def test_reply_ids() -> None:

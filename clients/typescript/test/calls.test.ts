@@ -133,6 +133,31 @@ test("messages are found by the tokens of a program", async () => {
   assert.deepEqual(await found("none"), []);
 });
 
+test("words are found where a person wants it, by those who hold their secret", async () => {
+  const eve = (await cluster.user("eve", { searchable: true })).client;
+  const [bob, carol] = await Promise.all(
+    ["bob", "carol"].map(async (name) => (await cluster.user(name)).client),
+  );
+  const group = await eve.openGroup([bob!.userId], { title: "words" });
+  const found = async (reader: Client, text: string): Promise<string[]> => {
+    const hits = await all(reader.conversation(group.id).search(text));
+    return hits.map(({ id }) => id);
+  };
+  const first = await group.send("Deploy the Straße today");
+  assert.deepEqual(await found(bob!, "STRASSE, deploy!"), [first.message_id]);
+  assert.deepEqual(await found(bob!, "deploy tomorrow"), []);
+  // Nothing is told of the words of others.
+  await bob!.conversation(group.id).send("deploy nothing");
+  assert.deepEqual(await found(eve, "deploy"), [first.message_id]);
+  await assert.rejects(found(eve, "..."), UsageError);
+  await assert.rejects(found(eve, [...Array(17).keys()].join(" ")), UsageError);
+
+  await group.addMembers(carol!.userId);
+  const second = await group.send("deploy again");
+  assert.deepEqual(await found(bob!, "deploy"), [second.message_id, first.message_id]);
+  assert.deepEqual(await found(carol!, "deploy"), [second.message_id]);
+});
+
 test("a device subscribes to pushes and ends them", async () => {
   const { devices } = ada.client;
   await assert.rejects(devices.subscription());

@@ -242,6 +242,20 @@ test("safety numbers", async () => {
   }
 });
 
+test("search tokens", async () => {
+  const { place, cases } = read("search");
+  const [secret, conversation] = [bytes(place.secret), bytes(place.conversation)];
+  const key = await e2ee.EpochKey.ofEpoch(secret, conversation, place.epoch);
+  const next = await e2ee.EpochKey.ofEpoch(secret, conversation, place.epoch + 1);
+  for (const { text, words, tokens, next_tokens } of cases) {
+    assert.deepEqual(e2ee.searchWords(text), words);
+    assert.deepEqual(await e2ee.searchTokens(key, words), tokens);
+    assert.deepEqual(await e2ee.searchTokens(next, words), next_tokens);
+  }
+  const lane = await e2ee.EpochKey.ofLane(secret, conversation, place.epoch, key.sid, conversation);
+  assert.equal(await e2ee.searchTokens(lane, ["word"]), null);
+});
+
 test("reply ids", async () => {
   for (const each of read("reply_ids").cases) {
     const { event, conversation, sender, client_message_id: id } = each.source;

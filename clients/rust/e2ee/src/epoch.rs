@@ -111,6 +111,16 @@ impl EpochKey {
         }
     }
 
+    /// The key of search tokens, for who holds the epoch's secret.
+    pub(crate) fn search(&self) -> Option<Secret> {
+        let Access::All(secret) = &self.access else {
+            return None;
+        };
+        let epoch = self.epoch.to_be_bytes();
+        let info = [&label("search"), &self.conversation[..], &epoch].concat();
+        Some(Secret::new(*hkdf(secret.expose(), &[], &info)))
+    }
+
     fn derive(&self, secret: &Secret, lane: &[u8]) -> Secret {
         let epoch = self.epoch.to_be_bytes();
         let info = [&label("lane"), &self.conversation[..], &epoch, lane].concat();

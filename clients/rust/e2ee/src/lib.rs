@@ -25,6 +25,7 @@ pub mod keylog;
 mod keys;
 pub mod room;
 pub mod safety;
+pub mod search;
 pub mod trust;
 #[cfg(test)]
 mod vectors;

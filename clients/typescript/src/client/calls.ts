@@ -166,9 +166,8 @@ export abstract class AccountCalls {
   }
 
   /**
-   * What the service finds by a name; messages by the `searchTokens` of their sends. It reads no
-   * message. This client makes no tokens: equal ones show the service which messages share a word. A
-   * program that accepts this hashes words under a key of its own.
+   * What the service finds by a name; messages by the `searchTokens` of their sends, for a program
+   * that makes its own. It reads no message. `Conversation.search` finds words.
    */
   search(
     words: string | null,

@@ -58,6 +58,11 @@ export interface ClientOptions {
   readonly onSession?: ((session: StoredSession) => void) | undefined;
   /** The tools of this device, by name. A request for any other is answered as `unknown_tool`. */
   readonly tools?: Readonly<Record<string, DeviceTool>> | undefined;
+  /**
+   * Sends tell the service keyed hashes of their words, and `Conversation.search` finds them. Then the
+   * service sees which messages of a conversation share a word, and how often; off by default.
+   */
+  readonly searchable?: boolean | undefined;
   /** Keeps which requests were begun and approved; in memory without it. */
   readonly consents?: ConsentStore | undefined;
   readonly hooks?: Partial<Hooks> | undefined;
@@ -301,6 +306,7 @@ export class Client extends AccountCalls {
       session: this.session,
       rotator: this.#rotator,
       clearChosen: this.#clearChosen,
+      isSearchable: this.options.searchable ?? false,
       sendFrame: (frame: Frame) => this.#socket?.send(frame) ?? false,
       sending: this.#sending,
     };

@@ -4,11 +4,13 @@ import type { JsonObject } from "../e2ee/content.js";
 import { Kind } from "../e2ee/context.js";
 import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import type { FileContent } from "../e2ee/file.js";
+import { MAX_SEARCH_TOKENS, searchWords } from "../e2ee/search.js";
 import { readApproval } from "../core/approvals.js";
 import { deleteContent, editContent, reactionContent, target } from "../core/content.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import { fittingContent } from "../core/large.js";
 import { isGone, isSameId, type OpenedMessage } from "../core/opened.js";
+import { epochTokens, messageTokens } from "../core/search.js";
 import type { Session } from "../core/session.js";
 import type {
   AgentInstance,
@@ -17,6 +19,7 @@ import type {
   Message,
   Sent,
 } from "../core/types.js";
+import type { components } from "../generated/openapi.js";
 import { ApprovalRequest } from "./approvals.js";
 import type { Frame } from "../transport/socket.js";
 import { type Rotator, needsRotation } from "./rotation.js";
@@ -29,7 +32,7 @@ export interface SendOptions {
   readonly to?: readonly string[];
   /** Ids of the messages that it concerns, in clear. */
   readonly refs?: readonly string[];
-  /** The program's own keyed hashes of words: see `AccountCalls.search`. */
+  /** The program's own keyed hashes of words, in place of those of `ClientOptions.searchable`. */
   readonly searchTokens?: readonly string[];
 }
 
@@ -63,6 +66,8 @@ export interface ConversationParts {
   readonly clearChosen: Set<string>;
   /** The last send of each conversation: the next one begins after it. */
   readonly sending: Map<string, Promise<unknown>>;
+  /** Sends tell the service keyed hashes of their words. */
+  readonly isSearchable: boolean;
   /** Writes to the socket of `Client.events`; false while there is none. */
   readonly sendFrame: (frame: Frame) => boolean;
 }
@@ -106,6 +111,7 @@ export class Conversation {
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
     const payload = await this.payload(body, clientMessageId, options);
+    const searchTokens = options.searchTokens ?? (await this.#tokens(body, payload));
     const sent = await this.#http.data<Sent>({
       method: "POST",
       path: `/conversations/${this.id}/messages`,
@@ -115,12 +121,34 @@ export class Conversation {
         ...(answered ? { in_reply_to: answered.message.message_id } : {}),
         ...(options.to?.length ? { recipients: options.to } : {}),
         ...(options.refs?.length ? { refs: options.refs } : {}),
-        ...(options.searchTokens?.length ? { search_tokens: options.searchTokens } : {}),
+        ...(searchTokens.length ? { search_tokens: searchTokens } : {}),
       },
       repeatable: true,
     });
     await this.parts.session.sent(sent, payload);
     return sent;
+  }
+
+  async #tokens(content: JsonObject, payload: JsonObject): Promise<readonly string[]> {
+    const { session, isSearchable } = this.parts;
+    return isSearchable ? messageTokens(session, this.id, content, payload) : [];
+  }
+
+  /**
+   * The messages whose text has all these words, the newest first: those that clients with
+   * `searchable` have sent in the newest eight epochs whose secrets this device holds. Each epoch
+   * counts as a search. Throws `UsageError` without a word, or with more than 16.
+   */
+  async *search(text: string): AsyncGenerator<components["schemas"]["SearchHit"]> {
+    const words = searchWords(text);
+    if (words.length === 0 || words.length > MAX_SEARCH_TOKENS) {
+      throw new UsageError(`a search takes 1 to ${MAX_SEARCH_TOKENS} words`);
+    }
+    for (const tokens of await epochTokens(this.parts.session, this.id, words)) {
+      yield* this.#http.pages<components["schemas"]["SearchHit"]>("/search", {
+        tokens: tokens.join(","),
+      });
+    }
   }
 
   /** The payload of a message with this id, sealed unless the conversation is in clear. */

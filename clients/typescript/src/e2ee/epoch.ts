@@ -123,4 +123,10 @@ export class EpochKey {
     }
     return lane;
   }
+  /** The key of search tokens; null beyond this secret's reach. */
+  async search(): Promise<NativeKey | null> {
+    if (this.kind === 2) return null;
+    const info = concat(label("search"), this.conversation, u32(this.epoch));
+    return hkdfKey(await hkdf(this.#key, EMPTY, info, 32));
+  }
 }

@@ -51,6 +51,7 @@ export {
 } from "./backup.js";
 export * from "./approval.js";
 export * from "./safety.js";
+export * from "./search.js";
 export * from "./replies.js";
 export * from "./key-log.js";
 export * from "./trust.js";

@@ -219,6 +219,11 @@ export class Room {
     return this.#newest?.secret ?? null;
   }
 
+  /** All secrets that are held for an epoch. */
+  secrets(epoch: number): EpochKey[] {
+    return [...this.#held.values()].filter((each) => each.epoch === epoch);
+  }
+
   secret(epoch: number, sid: Uint8Array): EpochKey | undefined {
     return this.#held.get(secretName(epoch, sid));
   }

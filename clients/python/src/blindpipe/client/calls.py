@@ -132,8 +132,8 @@ class AccountCalls:
     ) -> AsyncIterator[JsonObject]:
         """What the service finds by a name; messages by the `search_tokens` of their sends.
 
-        It reads no message. This client makes no tokens: equal ones show the service which messages
-        share a word. A program that accepts this hashes words under a key of its own.
+        The tokens are those of a program that makes its own. It reads no message.
+        `Conversation.search` finds words.
         """
         query = {
             "q": words,

@@ -64,6 +64,11 @@ class ClientOptions:
     """The tools of this device, by name. A request for any other is not for it."""
     consents: ConsentStore | None = None
     """Keeps which requests were begun and approved; in memory without it."""
+    searchable: bool = False
+    """Sends tell the service keyed hashes of their words, and `Conversation.search` finds them.
+
+    Then the service sees which messages of a conversation share a word, and how often.
+    """
     hooks: Hooks | None = None
     logger: logging.Logger = logging.getLogger("blindpipe")
     ssl_context: ssl.SSLContext | None = None
@@ -221,7 +226,9 @@ class Client(AccountCalls):
         self.trust.hold(key.key_id for key in opening)
         self._session = self._make_session(keys)
         rotator = Rotator(self._session, keys.signer, self._on_not_given, self._on_not_rotated)
-        self._parts = ConversationParts(self._session, rotator, self._send_frame)
+        self._parts = ConversationParts(
+            self._session, rotator, self._send_frame, self._options.searchable
+        )
 
     def _send_frame(self, frame: Frame) -> bool:
         return self._feed is not None and self._feed.send(frame)

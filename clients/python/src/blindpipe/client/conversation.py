@@ -12,6 +12,7 @@ from ..core.content import delete_content, edit_content, reaction_content, targe
 from ..core.files import NewFile, download_file, upload_file
 from ..core.large import fitting_content
 from ..core.opened import OpenedMessage
+from ..core.search import epoch_tokens, message_tokens
 from ..core.session import Session
 from ..core.types import (
     ConversationInfo,
@@ -22,7 +23,7 @@ from ..core.types import (
     is_deleted,
     is_sealed,
 )
-from ..e2ee import E2eeError, ids
+from ..e2ee import E2eeError, ids, search
 from ..e2ee.envelope import Message as MessagePlace
 from ..errors import KeyUnavailable, UsageError
 from ..transport.http import Call, Http
@@ -85,6 +86,8 @@ class ConversationParts:
     rotator: Rotator
     send_frame: Callable[[Frame], bool]
     """Writes to the socket of `Client.events`; false while there is none."""
+    searchable: bool = False
+    """Sends tell the service keyed hashes of their words."""
     clear_chosen: set[str] = field(default_factory=set)
     """Conversations in clear that the person chose."""
     sending: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -128,7 +131,8 @@ class Conversation:
 
         A client that repeats a send across processes keeps the `client_message_id`. `to` are ids of
         `addressed` agents that can read it. `refs` are the messages that it concerns, in clear.
-        `search_tokens` are the program's own keyed hashes of words: see `Client.search`.
+        `search_tokens` are the program's own keyed hashes of words, in place of those of
+        `ClientOptions.searchable`.
         """
         lock = self._parts.sending.setdefault(self.id, asyncio.Lock())
         async with lock:
@@ -142,12 +146,28 @@ class Conversation:
                 sent["recipients"] = list(to)
             if refs:
                 sent["refs"] = list(refs)
+            if not search_tokens and self._parts.searchable:
+                search_tokens = await message_tokens(self._parts.session, self.id, body, payload)
             if search_tokens:
                 sent["search_tokens"] = list(search_tokens)
             path = f"/conversations/{self.id}/messages"
             stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
             self._parts.session.sent(stored, payload)
             return stored
+
+    async def search(self, text: str) -> AsyncIterator[JsonObject]:
+        """The messages whose text has all these words, the newest first.
+
+        These are messages that clients with `searchable` have sent, in the newest eight epochs whose
+        secrets this device holds. Each epoch counts as a search. Raises `UsageError` without a word,
+        or with more than 16.
+        """
+        words = search.words(text)
+        if not 1 <= len(words) <= search.MAX_SEARCH_TOKENS:
+            raise UsageError(f"a search takes 1 to {search.MAX_SEARCH_TOKENS} words")
+        for tokens in await epoch_tokens(self._parts.session, self.id, words):
+            async for hit in self._http.pages("/search", {"tokens": ",".join(tokens)}):
+                yield hit
 
     async def payload(
         self,

@@ -15,6 +15,7 @@ from . import (
     keylog,
     room,
     safety,
+    search,
     trust,
     wrap,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "keylog",
     "room",
     "safety",
+    "search",
     "to_base64",
     "trust",
     "verify_introduction",

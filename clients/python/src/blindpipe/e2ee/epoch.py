@@ -46,6 +46,13 @@ class EpochKey:
             return self._derive(bytes([ADDRESSED]) + agent)
         return self.secret if self.lane_agent == agent else None
 
+    def search(self) -> Secret | None:
+        """The key of search tokens, for a holder of the epoch's secret."""
+        if self.lane_agent is not None:
+            return None
+        info = label("search") + self.conversation + u32(self.epoch)
+        return Secret(hkdf(self.secret.expose(), b"", info, 32))
+
     def _derive(self, lane: bytes) -> Secret:
         info = label("lane") + self.conversation + u32(self.epoch) + lane
         return Secret(hkdf(self.secret.expose(), b"", info, 32))

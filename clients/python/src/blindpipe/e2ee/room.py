@@ -199,6 +199,10 @@ class Room:
         """The secret held for an epoch and a `sid`."""
         return self._held.get((epoch, sid))
 
+    def epoch_keys(self, epoch: int) -> list[EpochKey]:
+        """All secrets that are held for an epoch."""
+        return [key for (held, _), key in self._held.items() if held == epoch]
+
     @classmethod
     def resumed(cls, conversation: bytes, plaintext_allowed: bool, marks: EpochMarks) -> Room:
         """A conversation with what a store kept of it."""

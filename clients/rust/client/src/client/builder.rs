@@ -38,6 +38,7 @@ pub struct ClientBuilder {
     device_name: Option<String>,
     platform: Option<String>,
     policy: Policy,
+    is_searchable: bool,
     store: Option<Arc<dyn Store>>,
     tools: Tools,
     tool_handlers: HashMap<String, ToolHandler>,
@@ -68,6 +69,7 @@ impl ClientBuilder {
             device_name: None,
             platform: None,
             policy: Policy::default(),
+            is_searchable: false,
             store: None,
             tools: Tools::new(),
             tool_handlers: HashMap::new(),
@@ -101,6 +103,14 @@ impl ClientBuilder {
     #[must_use]
     pub fn trust_policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// Sends tell the service keyed hashes of their words, and [`super::Conversation::search`] finds
+    /// them. Then the service sees which messages of a conversation share a word, and how often.
+    #[must_use]
+    pub fn searchable(mut self) -> Self {
+        self.is_searchable = true;
         self
     }
 
@@ -300,6 +310,7 @@ impl ClientBuilder {
             clock: self.clock,
             store: self.store,
             policy: self.policy,
+            is_searchable: self.is_searchable,
             choices: Mutex::new(choices),
             tool_handlers: self.tool_handlers,
             held: Mutex::new(Held {

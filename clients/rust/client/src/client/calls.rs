@@ -61,10 +61,8 @@ impl Client {
         Ok((page.data, page.next_cursor))
     }
 
-    /// A page of the messages that were sent with all of these [`super::SendOptions::search_tokens`].
-    ///
-    /// This client makes no tokens: equal ones show the service which messages share a word. A
-    /// program that accepts this hashes words under a key of its own.
+    /// A page of the messages that were sent with all of these [`super::SendOptions::search_tokens`],
+    /// for a program that makes its own. [`super::Conversation::search`] finds words.
     ///
     /// # Errors
     ///

@@ -68,6 +68,7 @@ struct Inner {
     clock: Clock,
     store: Option<Arc<dyn Store>>,
     policy: Policy,
+    is_searchable: bool,
     choices: Mutex<Choices>,
     tool_handlers: HashMap<String, tool_requests::ToolHandler>,
     held: Mutex<Held>,
@@ -156,6 +157,10 @@ impl Client {
     fn choose_clear(&self, id: ConversationId) -> Result<()> {
         self.0.choices.lock().clear.insert(id);
         self.save()
+    }
+
+    fn is_searchable(&self) -> bool {
+        self.0.is_searchable
     }
 
     fn has_chosen_clear(&self, id: ConversationId) -> bool {

@@ -7,6 +7,7 @@ mod history;
 mod large;
 mod opening;
 mod rooms;
+mod search;
 mod shared;
 mod types;
 

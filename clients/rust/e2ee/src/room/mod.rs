@@ -169,6 +169,12 @@ impl Room {
         self.held.get(&(epoch, sid))
     }
 
+    /// All secrets that are held for an epoch.
+    pub fn epoch_keys(&self, epoch: u32) -> impl Iterator<Item = &EpochKey> {
+        let all = (epoch, Sid::default())..=(epoch, [u8::MAX; 16]);
+        self.held.range(all).map(|(_, key)| key)
+    }
+
     /// Whether anything here was ever encrypted. Such a conversation never goes back.
     #[must_use]
     pub const fn was_encrypted(&self) -> bool {

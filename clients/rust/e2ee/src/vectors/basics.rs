@@ -1,12 +1,12 @@
 //! Keys, wraps, contents, safety numbers, ids, the log.
 
 use blindpipe_e2ee::{
-    AgentKey, ED25519_SMALL_ORDER, Principal, PrivateKeys, PublicKeys, Secret, X25519_SMALL_ORDER,
-    content,
+    AgentKey, ED25519_SMALL_ORDER, EpochKey, Principal, PrivateKeys, PublicKeys, Secret,
+    X25519_SMALL_ORDER, content,
     ids::{Origin, ulid},
     introduce,
     keylog::{self, ListedKey},
-    safety, verify_introduction,
+    safety, search, verify_introduction,
     wrap::{self, Recipient, Rotation},
 };
 use rand::{SeedableRng, rngs::StdRng};
@@ -315,6 +315,37 @@ fn reply_ids() {
         case(&event, from_event, "0"),
     ];
     hold("reply_ids.json", &json!({"cases": cases}));
+}
+
+#[test]
+fn search_tokens() {
+    let key = EpochKey::new(CONVERSATION, 7, Secret::new([9; 32]));
+    let next = EpochKey::new(CONVERSATION, 8, Secret::new([9; 32]));
+    let case = |text: &str| {
+        let words = search::words(text);
+        let made = |key| search::tokens(key, &words).expect("a secret");
+        json!({"text": text, "words": words, "tokens": made(&key), "next_tokens": made(&next)})
+    };
+    let cases = [
+        "Deploy the API today, the API!",
+        "Straße STRASSE stra\u{df}e",
+        "\u{3a3}\u{399}\u{3a3}\u{3a5}\u{3a6}\u{39f}\u{3a3} \u{3c3}\u{3b9}\u{3c3}\u{3c5}\u{3c6}\u{3bf}\u{3c2}",
+        "\u{130}stanbul I\u{307}stanbul \u{131}stanbul",
+        "caf\u{e9} cafe\u{301} CAF\u{c9}",
+        "\u{fb01}le \u{ff26}\u{ff29}\u{ff2c}\u{ff25} \u{2460}",
+        "it's e-mail a_b 3.14 v1.4.2",
+        "\u{6771}\u{4eac}\u{90fd}\u{306b}\u{4f4f}\u{3080} Tokyo\u{6771}",
+        "\u{e2a}\u{e27}\u{e31}\u{e2a}\u{e14}\u{e35}",
+        "\u{d55c}\u{ad6d}\u{c5b4} \u{1112}\u{1161}\u{11ab}",
+        "\u{915}\u{94d}\u{937} \u{643}\u{650}\u{62a}\u{627}\u{628}",
+        "\u{1f44d} \u{2014} ...",
+        "",
+    ]
+    .map(case);
+    let place = json!({"conversation": hex(CONVERSATION), "epoch": 7, "secret": hex([9; 32])});
+    hold("search.json", &json!({"place": place, "cases": cases}));
+    let lane = EpochKey::lane(CONVERSATION, 7, AGENT, Secret::new([9; 32]), key.sid());
+    assert_eq!(search::tokens(&lane, &search::words("word")), None);
 }
 
 #[test]

@@ -2,14 +2,14 @@
 
 mod history;
 
-use blindpipe_e2ee::{envelope::Place, room::Writing, to_base64};
+use blindpipe_e2ee::{envelope::Place, room::Writing, search, to_base64};
 use blindpipe_protocol::{
     conversations::Conversation as Info,
     groups::{AddAgent, AddMembers, Addition, AgentInstance, Removal, Visibility},
     ids::{AgentId, ConversationId, MessageId, Principal, UserId},
     messages::{Message, SendMessage, Sent},
     raw::RawJson,
-    search::SearchToken,
+    search::{SearchHit, SearchToken},
 };
 use serde_json::{Value, json};
 
@@ -34,7 +34,8 @@ pub struct SendOptions {
     pub to: Vec<Principal>,
     /// The messages that it concerns, in clear.
     pub refs: Vec<MessageId>,
-    /// The program's own keyed hashes of words: see [`Client::search_tokens`].
+    /// The program's own keyed hashes of words, in place of those of
+    /// [`super::ClientBuilder::searchable`].
     pub search_tokens: Vec<SearchToken>,
 }
 
@@ -127,20 +128,45 @@ impl Conversation {
         let id = id.unwrap_or_else(|| MessageId(new_id(&session.clock)));
         let answered = options.in_reply_to.as_ref();
         let in_reply_to = answered.map(|answered| answered.message.message_id);
+        let words = self.client.is_searchable().then(|| content.clone());
         let payload = self.payload(content, id, options).await?;
+        let mut search_tokens = options.search_tokens.clone();
+        if let Some(content) = words.filter(|_| search_tokens.is_empty()) {
+            search_tokens = session.message_tokens(self.id, &content, &payload).await?;
+        }
         let body = SendMessage {
             client_message_id: Some(id),
             in_reply_to,
             recipients: (!options.to.is_empty()).then(|| options.to.clone()),
             refs: (!options.refs.is_empty()).then(|| options.refs.clone()),
-            search_tokens: (!options.search_tokens.is_empty())
-                .then(|| options.search_tokens.clone()),
+            search_tokens: (!search_tokens.is_empty()).then_some(search_tokens),
             ..SendMessage::new(payload)
         };
         let call = Call::post(format!("/conversations/{}/messages", self.id), &body);
         let sent: Sent = session.http.data(call.repeatable()).await?;
         session.sent(&sent, &body.payload).await;
         Ok(sent)
+    }
+
+    /// The messages whose text has all these words, the newest first, at most a page of each epoch.
+    /// They were sent by clients that are [`super::ClientBuilder::searchable`], in the newest eight
+    /// epochs whose secrets this device holds. Each epoch counts as a search.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] without a word, or with more than 16; every refusal of the service.
+    pub async fn search(&self, text: &str) -> Result<Vec<SearchHit>> {
+        let words = search::words(text);
+        if words.is_empty() || words.len() > search::MAX_SEARCH_TOKENS {
+            return Err(Error::Usage("a search takes 1 to 16 words"));
+        }
+        let session = self.client.session()?;
+        let mut found = Vec::new();
+        for tokens in session.epoch_tokens(self.id, &words).await? {
+            let (hits, _) = self.client.search_tokens(&tokens, None).await?;
+            found.extend(hits);
+        }
+        Ok(found)
     }
 
     pub(super) async fn payload(
