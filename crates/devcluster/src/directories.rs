@@ -60,9 +60,14 @@ impl Directories {
     }
 
     /// These directories with the packages of another cluster.
-    pub fn with_packages(self, packages: Option<&Path>) -> Self {
-        let packages = packages.map_or(self.packages, Path::to_owned);
-        Directories { packages, ..self }
+    pub fn with_packages(self, packages: Option<&Path>) -> Result<Self> {
+        let Some(packages) = packages else {
+            return Ok(self);
+        };
+        // apt takes its own root for that of a relative path.
+        let packages = std::path::absolute(packages)
+            .with_context(|| format!("find {}", packages.display()))?;
+        Ok(Directories { packages, ..self })
     }
 
     /// Removes everything that belongs to the cluster in `root`.

@@ -70,7 +70,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let root = &arguments.dir;
     let prepare = || {
         let directories = Directories::prepare(root)?;
-        Ok(directories.with_packages(arguments.packages.as_deref()))
+        directories.with_packages(arguments.packages.as_deref())
     };
     match &arguments.command {
         None => {

@@ -52,7 +52,7 @@ pub async fn start(options: &Options, shutdown: &Shutdown) -> Result<Services> {
 }
 
 fn start_blocking(root: &Path, packages: Option<&Path>) -> Result<Services> {
-    let directories = Directories::prepare(root)?.with_packages(packages);
+    let directories = Directories::prepare(root)?.with_packages(packages)?;
     Services::start_in(directories, Durability::Durable)
 }
 
