@@ -1,13 +1,12 @@
 // Notifications. Headless Chromium has no push service, so stand-ins give subscriptions and show what the worker does.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { createECDH, randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import vm from "node:vm";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
-import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, register, say, startBrowser, until } from "./support.mjs";
+import { appOf, AXE, deviceKeys, findBrowser, isAccessible, newPage, openAgent, pushStandIn, register, say, startBrowser, until } from "./support.mjs";
 
 const program = findBrowser();
 const skip = program ? false : "no Chromium is here: `target/debug/devcluster fetch` gets one";
@@ -24,34 +23,6 @@ before(async () => {
 
 after(() => browser?.close());
 
-/** In the page, before its scripts: a push service that gives one address, and a person who agrees. */
-function standIn(keys) {
-  const kept = "stand-in-subscription";
-  const read = () => {
-    const key = localStorage.getItem(kept);
-    if (key === null) return null;
-    const bytes = Uint8Array.from(key.split(","), Number);
-    return {
-      endpoint: "http://127.0.0.1:9/a-secret-address",
-      options: { applicationServerKey: bytes.buffer },
-      toJSON: () => ({ endpoint: "http://127.0.0.1:9/a-secret-address", keys }),
-      unsubscribe: async () => (localStorage.removeItem(kept), true),
-    };
-  };
-  PushManager.prototype.getSubscription = async () => read();
-  PushManager.prototype.subscribe = async ({ applicationServerKey }) => {
-    localStorage.setItem(kept, [...applicationServerKey].join());
-    return read();
-  };
-  Object.defineProperty(Notification, "permission", { get: () => globalThis.permission ?? "default" });
-  Notification.requestPermission = async () => (globalThis.permission = globalThis.answer ?? "granted");
-}
-
-function deviceKeys() {
-  const pair = createECDH("prime256v1");
-  return { p256dh: pair.generateKeys("base64url"), auth: randomBytes(16).toString("base64url") };
-}
-
 for (const [locale, words] of [
   ["en-GB", { settings: "Settings", page: "Notifications", off: "Notifications are off.", on: "Notifications are on.", turnOn: "Turn on", turnOff: "Turn off" }],
   ["de-DE", { settings: "Einstellungen", page: "Mitteilungen", off: "Mitteilungen sind aus.", on: "Mitteilungen sind an.", turnOn: "Einschalten", turnOff: "Ausschalten" }],
@@ -60,7 +31,7 @@ for (const [locale, words] of [
     const { page, context, faults } = await newPage(browser);
     page.setDefaultTimeout(15_000);
     await context.addInitScript(AXE);
-    await context.addInitScript(standIn, deviceKeys());
+    await context.addInitScript(pushStandIn, deviceKeys());
     const email = `push-${locale.slice(0, 2)}-${Date.now()}@example.com`;
     await register(page, cluster, email, "Ida");
     await page.evaluate(() => navigator.serviceWorker.ready.then(() => undefined));
@@ -100,7 +71,7 @@ for (const [locale, words] of [
 test("a refusal of the browser is told", { skip, timeout: 60_000 }, async () => {
   const { page, context, faults } = await newPage(browser);
   page.setDefaultTimeout(15_000);
-  await context.addInitScript(standIn, deviceKeys());
+  await context.addInitScript(pushStandIn, deviceKeys());
   await context.addInitScript(() => (globalThis.answer = "denied"));
   await register(page, cluster, `push-no-${Date.now()}@example.com`, "Ida");
   await page.evaluate(() => navigator.serviceWorker.ready.then(() => undefined));
@@ -162,7 +133,7 @@ test("words and buttons, for a person who wants them", { skip, timeout: 120_000 
   const { page, context, faults } = await newPage(browser);
   page.setDefaultTimeout(15_000);
   await context.addInitScript(AXE);
-  await context.addInitScript(standIn, deviceKeys());
+  await context.addInitScript(pushStandIn, deviceKeys());
   await context.addInitScript(() => (globalThis.permission = "granted"));
   const owner = (await cluster.user("owner")).client;
   const scope = { scope: "calendar.read", description: "sees your calendar", sensitivity: "low" };

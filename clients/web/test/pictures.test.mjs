@@ -4,7 +4,9 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
-import { addAuthenticator, appOf, findBrowser, newPage, openAgent, PASSWORD, register, say, startBrowser } from "./support.mjs";
+import {
+  addAuthenticator, appOf, deviceKeys, findBrowser, newPage, openAgent, PASSWORD, pushStandIn, register, say, startBrowser,
+} from "./support.mjs";
 
 const program = process.env.UPDATE_PICTURES ? findBrowser() : null;
 const skip = program ? false : "UPDATE_PICTURES=1 makes them";
@@ -180,10 +182,10 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByText("Passkey: Laptop").waitFor();
   await shoot(page, "devices-and-sign-ins");
   // A browser without a window forbids them to every page.
-  await page.evaluate(() => Object.defineProperty(Notification, "permission", { get: () => "default" }));
+  await page.evaluate(pushStandIn, deviceKeys());
   await page.goto(`${url}#/settings/notifications`);
-  await page.getByRole("heading", { name: "What others learn" }).waitFor();
-  await page.getByRole("status").waitFor();
+  await page.getByRole("button", { name: "Turn on" }).click();
+  await page.getByRole("group", { name: "What a notification shows" }).waitFor();
   await shoot(page, "notifications");
   await page.goto(`${url}#/settings/offline`);
   await page.getByRole("button", { name: "Keep an encrypted copy" }).waitFor();

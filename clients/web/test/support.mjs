@@ -1,7 +1,7 @@
 // Browsers that look at the app, and what a person does there.
 import assert from "node:assert/strict";
 import { existsSync, mkdtempSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
-import { createHash, X509Certificate } from "node:crypto";
+import { createECDH, createHash, randomBytes, X509Certificate } from "node:crypto";
 import https from "node:https";
 import { tmpdir } from "node:os";
 import { delimiter, join } from "node:path";
@@ -149,6 +149,35 @@ export async function openAgent(page, cluster, agentId) {
 export async function say(page, text) {
   await page.getByLabel("Write a message").fill(text);
   await page.keyboard.press("Enter");
+}
+
+/** In the page, before its scripts: a push service that gives one address, and a person who agrees. */
+export function pushStandIn(keys) {
+  const kept = "stand-in-subscription";
+  const read = () => {
+    const key = localStorage.getItem(kept);
+    if (key === null) return null;
+    const bytes = Uint8Array.from(key.split(","), Number);
+    return {
+      endpoint: "http://127.0.0.1:9/a-secret-address",
+      options: { applicationServerKey: bytes.buffer },
+      toJSON: () => ({ endpoint: "http://127.0.0.1:9/a-secret-address", keys }),
+      unsubscribe: async () => (localStorage.removeItem(kept), true),
+    };
+  };
+  PushManager.prototype.getSubscription = async () => read();
+  PushManager.prototype.subscribe = async ({ applicationServerKey }) => {
+    localStorage.setItem(kept, [...applicationServerKey].join());
+    return read();
+  };
+  Object.defineProperty(Notification, "permission", { get: () => globalThis.permission ?? "default" });
+  Notification.requestPermission = async () => (globalThis.permission = globalThis.answer ?? "granted");
+}
+
+/** The keys of a subscription. */
+export function deviceKeys() {
+  const pair = createECDH("prime256v1");
+  return { p256dh: pair.generateKeys("base64url"), auth: randomBytes(16).toString("base64url") };
 }
 
 export async function isAccessible(page, name) {

@@ -1,6 +1,6 @@
 /** Opens what a push tells of, and decides what a notification shows as a whole. It learns nothing that the page would need. */
 import { type ApprovalRequest, Client, contentView, type ReceivedMessage } from "@blindpipe/client";
-import { language, t } from "../i18n/words.js";
+import { t } from "../i18n/words.js";
 import * as storage from "../model/storage.js";
 import { visible, withoutDirections } from "../parts/visible.js";
 
@@ -161,4 +161,4 @@ function cut(text: string): string {
 }
 
 /** What the buttons say. */
-export const labels = { language, approve: t("approve"), deny: t("deny"), failed: t("push_undecided") };
+export const labels = { approve: t("approve"), deny: t("deny"), failed: t("push_undecided") };
