@@ -34,6 +34,7 @@ use crate::{
         table::{Budget, Limit},
     },
     metrics,
+    planted::PlantedBug,
     random::Random,
 };
 
@@ -325,14 +326,15 @@ impl AgentToken {
     /// Asks Postgres whether the token is still valid.
     pub async fn verify(&self, db: &Db, revoked: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
-        if client
-            .query_opt(
-                "-- auth.agent
+        if !PlantedBug::TokenIsCached.is_planted()
+            && client
+                .query_opt(
+                    "-- auth.agent
                 select 1 from live_agent_token where token_id = $1 and agent_id = $2",
-                &[&self.token, &self.agent],
-            )
-            .await?
-            .is_none()
+                    &[&self.token, &self.agent],
+                )
+                .await?
+                .is_none()
         {
             revoked.mark_revoked(self.token.into()).await;
             return Err(Code::AgentTokenInvalid.into());

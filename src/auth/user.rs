@@ -20,6 +20,7 @@ use crate::{
         buffers::{ByteAccount, Owner},
         quotas::{FRESH_SESSION_AGE, REAUTH_WINDOW},
     },
+    planted::PlantedBug,
 };
 
 /// A genuine, unexpired access token. Its session may have been revoked, so its holder must ask
@@ -77,6 +78,14 @@ impl UserToken {
             )
             .await?
         else {
+            if PlantedBug::JwtIsEnough.is_planted() {
+                return Ok(User {
+                    id: self.user,
+                    session: self.session,
+                    device_id: String::new(),
+                    recent: false,
+                });
+            }
             revoked.mark_revoked(self.session.into()).await;
             return Err(Code::Unauthorized.into());
         };

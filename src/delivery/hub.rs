@@ -26,6 +26,7 @@ use crate::{
     ids::{CredentialId, PrincipalId},
     inbox::InboxHead,
     limits::quotas::NODE_LEASE,
+    planted::PlantedBug,
 };
 
 /// A callback with the credentials that were revoked on any node.
@@ -258,6 +259,9 @@ impl Hub {
     /// Ends the subscriptions that one of `credentials` authorised.
     pub fn revoke(&self, credentials: &[CredentialId], reason: RevocationReason) {
         self.note_revoked(credentials);
+        if PlantedBug::RevokedSocketStays.is_planted() {
+            return;
+        }
         let subscriptions = self.subscriptions();
         for credential in credentials {
             let row = subscriptions.by_credential.get(credential);

@@ -47,6 +47,7 @@ use crate::{
     db::Db,
     ids::AgentId,
     metrics,
+    planted::PlantedBug,
     redis::{Redis, Script, keys},
 };
 
@@ -231,8 +232,8 @@ impl Limits {
             };
         }
         match self.ask_redis(rules).await {
-            Some(decision) => decision,
-            None => self.ask_local(rules),
+            Some(decision) if !PlantedBug::LimiterByNode.is_planted() => decision,
+            _ => self.ask_local(rules),
         }
     }
 
@@ -391,7 +392,10 @@ impl Limits {
     /// Decides by the node's local share while Redis is away.
     fn ask_local(&self, rules: &[Rule]) -> Decision {
         metrics::limiter_fallback();
-        let nodes = self.0.redis.nodes();
+        let nodes = match PlantedBug::LimiterByNode.is_planted() {
+            true => 1,
+            false => self.0.redis.nodes(),
+        };
         let shares: Vec<Budget> = rules
             .iter()
             .map(|rule| {

@@ -11,14 +11,19 @@
 //! messages keep the conversation's order. A removed member receives no message that was sent after
 //! the removal.
 //!
+//! [`Trials`] stand beside the conversations. They show what was taken although it had ended, what
+//! exceeded a bound, and what was decided twice.
+//!
 //! Names (conversations, principals, messages) are numbers that the recorder gives. Times are of a
 //! single monotonic clock.
 
 mod drive;
 mod judge;
+mod trials;
 
 pub use drive::{Actor, Chance, Plan, Subscriber, drive};
-pub use judge::judge;
+pub use judge::{judge, judge_trials};
+pub use trials::{Admission, Answer, Attempt, Ending, Hold, Thing, Trials, Wait, Watch};
 
 /// A moment in the recorder's unit.
 pub type Moment = u64;
@@ -131,6 +136,18 @@ pub enum Fault {
     Unheard { principal: usize, tag: Tag },
     /// A principal received or read a message that was sent while it was no member.
     Outsider { principal: usize, tag: Tag },
+    /// What had ended was taken.
+    Revived { thing: Thing, id: usize },
+    /// A socket outlived its credential for too long.
+    Unclosed { thing: Thing, id: usize },
+    /// More sockets were held together than the bound allows.
+    Crowded { id: usize, held: usize },
+    /// More calls were admitted in a window than its limit allows.
+    Flooded { id: usize, admitted: usize },
+    /// What is answered once was answered twice.
+    Redecided { id: usize },
+    /// A quiet listener received a message too late, or never.
+    Late { id: usize },
 }
 
 impl Fault {
@@ -147,6 +164,12 @@ impl Fault {
             Fault::Reordered { .. } => "reordered",
             Fault::Unheard { .. } => "unheard",
             Fault::Outsider { .. } => "outsider",
+            Fault::Revived { .. } => "revived",
+            Fault::Unclosed { .. } => "unclosed",
+            Fault::Crowded { .. } => "crowded",
+            Fault::Flooded { .. } => "flooded",
+            Fault::Redecided { .. } => "redecided",
+            Fault::Late { .. } => "late",
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     http::json,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS, MAX_REFS, MAX_SEARCH_TOKENS},
+    planted::PlantedBug,
 };
 
 /// A message that has been read and checked, and not yet sent.
@@ -235,6 +236,10 @@ fn key(beside: &SendFields, headers: Option<&HeaderMap>) -> Result<Option<Uuid>>
             "conflict",
             "two different ids for one message",
         )),
+        None if PlantedBug::IdempotencyByNode.is_planted() => {
+            let node = u128::from(std::process::id());
+            Ok(first.map(|key| Uuid::from_u128(key.as_u128() ^ node)))
+        }
         None => Ok(first),
     }
 }

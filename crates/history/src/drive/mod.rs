@@ -58,6 +58,11 @@ pub struct Plan {
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause before a repeated request.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
+/// The time for which the guest stays, and for which it is mostly away: changes meet sends.
+const BRIEF_STAY: Duration = Duration::from_millis(20);
+/// One absence in so many is long, so that whole sends fall into it.
+const LONG_ABSENCE_EACH: u32 = 4;
+const LONG_ABSENCE: Duration = Duration::from_millis(700);
 const DONE: &[u16] = &[200, 201];
 /// Messages in a page of the newest.
 const NEWEST: usize = 20;
@@ -242,15 +247,19 @@ impl<A: Actor> Drive<'_, A> {
     async fn come_and_go(&self) -> Result<(), String> {
         let last = self.actors.len() - 1;
         let (conversation, who) = (&self.conversations[0], self.actors[last].id());
-        while !self.done.get() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        for n in 0_u32.. {
+            if self.done.get() {
+                break;
+            }
+            tokio::time::sleep(BRIEF_STAY).await;
             // 404: an earlier try succeeded, but its answer was lost.
             let path = format!("/groups/{conversation}/members/{who}");
             let (_, left) = self
                 .must("DELETE", &path, Some(json!({})), &[200, 404])
                 .await?;
             self.left(0, last, left);
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            let is_long = n.is_multiple_of(LONG_ABSENCE_EACH);
+            tokio::time::sleep(if is_long { LONG_ABSENCE } else { BRIEF_STAY }).await;
             let body = json!({ "user_ids": [who] });
             let (_, came) = self
                 .must(

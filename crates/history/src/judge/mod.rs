@@ -3,8 +3,11 @@
 mod conversation;
 #[cfg(test)]
 mod tests;
+mod trials;
 
 use std::collections::{HashMap, HashSet};
+
+pub use self::trials::judge_trials;
 
 use self::conversation::Conversation;
 use crate::{Fault, Heard, History, Said, Send, Span, Stay, Tag};

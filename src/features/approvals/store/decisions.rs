@@ -15,6 +15,7 @@ use crate::{
     error::{Code, Error, Result},
     features::messages::{self, Draft, SendRequest},
     ids::{ConversationId, Credential, MessageId, Principal, UserId},
+    planted::PlantedBug,
     work::Tx,
 };
 
@@ -32,7 +33,7 @@ pub async fn decide(
     // They may have left before the lock.
     place_of(tx, id, user.id).await?;
     let own = approval.decisions.iter().find(|one| one.user_id == user.id);
-    if let Some(own) = own {
+    if let Some(own) = own.filter(|_| !PlantedBug::DecidedTwice.is_planted()) {
         must_be_same(own, decision)?;
         return Ok(approval);
     }

@@ -27,6 +27,7 @@ use crate::{
     error::{Code, Result},
     events::Event,
     ids::{ConversationId, Principal, PrincipalId, PrincipalKind, RelationId},
+    planted::PlantedBug,
     work::Tx,
 };
 
@@ -130,6 +131,11 @@ pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
         .collect())
 }
 
+const ADD_MEMBER: &str = "-- conversations.add_member
+insert into member (conversation_id, principal_id, principal_kind, role, relation_id, from_seq)
+select conversation_id, who.id, who.kind, $4, $5, last_seq
+from conversation, unnest($2::uuid[], $3::text[]) as who (id, kind) where conversation_id = $1";
+
 /// Adds a member to a conversation, which is locked. The member sees only later messages.
 pub async fn add_member(
     tx: &Tx,
@@ -140,14 +146,12 @@ pub async fn add_member(
 ) -> Result<()> {
     let ids: Vec<PrincipalId> = who.iter().map(|who| who.id()).collect();
     let kinds: Vec<PrincipalKind> = who.iter().map(|who| who.kind()).collect();
-    tx.execute(
-        "-- conversations.add_member
-        insert into member (conversation_id, principal_id, principal_kind, role, relation_id, from_seq)
-        select conversation_id, who.id, who.kind, $4, $5, last_seq
-        from conversation, unnest($2::uuid[], $3::text[]) as who (id, kind) where conversation_id = $1",
-        &[&conversation, &ids, &kinds, &role, &relation],
-    )
-    .await?;
+    let statement: &str = match PlantedBug::AbsenceIsSeen.is_planted() {
+        true => &ADD_MEMBER.replace("$5, last_seq", "$5, 0"),
+        false => ADD_MEMBER,
+    };
+    tx.execute(statement, &[&conversation, &ids, &kinds, &role, &relation])
+        .await?;
     Ok(())
 }
 

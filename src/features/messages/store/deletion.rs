@@ -10,6 +10,7 @@ use crate::{
     events::Event,
     ids::{ConversationId, EventId, MessageId, Principal},
     objects::registry,
+    planted::PlantedBug,
     work::Tx,
 };
 
@@ -92,6 +93,18 @@ async fn find(
     }
 }
 
+const DELETE: &str = "-- messages.delete
+with searchable as (
+    delete from message_token where conversation_id = $1 and seq = $2
+), deletion as (
+    update message set payload = '', deleted_at = app_now(), deleted_by = $3
+    where conversation_id = $1 and seq = $2
+    returning message_id, deleted_at
+), noted as (
+    insert into message_deletion (message_id, deleted_at) select message_id, deleted_at from deletion
+)
+select deleted_at from deletion";
+
 /// Takes the payload and the search tokens away.
 async fn empty(
     tx: &Tx,
@@ -99,21 +112,12 @@ async fn empty(
     seq: i64,
     by: Principal,
 ) -> Result<DateTime<Utc>> {
+    let statement: &str = match PlantedBug::DeletionKeepsPayload.is_planted() {
+        true => &DELETE.replace("payload = '', ", ""),
+        false => DELETE,
+    };
     let row = tx
-        .query_one(
-            "-- messages.delete
-            with searchable as (
-                delete from message_token where conversation_id = $1 and seq = $2
-            ), deletion as (
-                update message set payload = '', deleted_at = app_now(), deleted_by = $3
-                where conversation_id = $1 and seq = $2
-                returning message_id, deleted_at
-            ), noted as (
-                insert into message_deletion (message_id, deleted_at) select message_id, deleted_at from deletion
-            )
-            select deleted_at from deletion",
-            &[&conversation, &seq, &by.wire_id()],
-        )
+        .query_one(statement, &[&conversation, &seq, &by.wire_id()])
         .await?;
     Ok(row.get("deleted_at"))
 }

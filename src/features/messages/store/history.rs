@@ -9,6 +9,7 @@ use crate::{
     http::page,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::{MAX_PAGE_BYTES, MAX_REFERRING},
+    planted::PlantedBug,
 };
 
 /// A page of a conversation.
@@ -123,6 +124,7 @@ pub async fn history(
     let messages: Vec<&Row> = found
         .iter()
         .filter(|row| row.get::<_, Option<i64>>("seq").is_some())
+        .skip(usize::from(!forward && PlantedBug::ReadsLag.is_planted()))
         .collect();
     let there_are = messages.first().map_or(0, |row| row.get::<_, i64>("found"));
     let more = there_are > i64::try_from(messages.len()).unwrap_or(i64::MAX);

@@ -19,6 +19,7 @@ use crate::{
     error::{Code, Error, Result},
     ids::{AgentId, UserId},
     limits::quotas::{MAX_SILENCE, SILENT_WINDOW},
+    planted::PlantedBug,
     work::Tx,
 };
 
@@ -33,7 +34,8 @@ pub async fn respond(
     response: &RespondArtifact,
 ) -> Result<ToolCallState> {
     let held = hold(tx, responder, request_id, response.agent_id).await?;
-    if held.call.state.status != ToolCallStatus::Pending {
+    let is_answered = held.call.state.status != ToolCallStatus::Pending;
+    if is_answered && !PlantedBug::AnsweredTwice.is_planted() {
         return repeated(held.call, &held.device, response.status);
     }
     held.must_be_open()?;
@@ -82,7 +84,7 @@ struct HeldCall {
 impl HeldCall {
     /// Errors: `TOOL_CALL_EXPIRED`, `ALREADY_DECIDED` if another device has claimed it.
     fn must_be_open(&self) -> Result<()> {
-        if self.is_late {
+        if self.is_late && !PlantedBug::LateAnswer.is_planted() {
             return Err(expired(timeout_reason(self.call.state.prompt_required)));
         }
         if !self.is_granted {
