@@ -3,7 +3,9 @@
 
 use std::{
     collections::HashMap,
+    fs::OpenOptions,
     net::TcpListener,
+    path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
@@ -12,7 +14,7 @@ use std::{
 use tokio::net::TcpStream;
 
 use crate::{
-    Result,
+    Failure, Result,
     cluster::{Cluster, Node},
     crowd::environment,
 };
@@ -25,11 +27,12 @@ pub struct Child(std::process::Child);
 
 impl Child {
     /// Starts a program without output.
-    pub fn spawn(mut command: Command) -> Result<Self> {
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+    pub fn spawn(command: Command) -> Result<Self> {
+        Self::spawn_into(command, Stdio::null(), Stdio::null())
+    }
+
+    fn spawn_into(mut command: Command, output: Stdio, errors: Stdio) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
         Ok(Child(command.spawn()?))
     }
 
@@ -58,12 +61,27 @@ impl Drop for Child {
     }
 }
 
+/// The way to a node and its ways to others, if these lead through proxies.
+#[derive(Clone)]
+pub struct Detour {
+    /// `host:port` at which the node listens.
+    pub listen: String,
+    /// `host:port` at which clients reach it.
+    pub address: String,
+    /// Settings of this node alone.
+    pub settings: Vec<(String, String)>,
+    /// The file to which the node's log is added; none for no log.
+    pub log: Option<PathBuf>,
+}
+
 /// Nodes that are killed when this is dropped.
 pub struct Plain {
     children: Vec<Child>,
     /// The program and its arguments.
     program: String,
     environment: HashMap<String, String>,
+    /// The ways to and from each node.
+    detours: Vec<Detour>,
     /// The cluster with only these nodes.
     pub cluster: Cluster,
 }
@@ -80,6 +98,25 @@ impl Plain {
         nodes: usize,
         settings: &[(&str, &str)],
     ) -> Result<Self> {
+        let straight = || {
+            let listen = format!("127.0.0.1:{}", free_port()?);
+            Ok::<_, Failure>(Detour {
+                address: listen.clone(),
+                listen,
+                settings: Vec::new(),
+                log: None,
+            })
+        };
+        let detours = (0..nodes).map(|_| straight()).collect::<Result<_>>()?;
+        Self::start_by(cluster, detours, settings).await
+    }
+
+    /// Starts a node for each detour, with additional settings.
+    pub async fn start_by(
+        cluster: &Cluster,
+        detours: Vec<Detour>,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
         let pid = cluster.node(0).pid;
         let mut environment = environment(pid)?;
         environment.extend(
@@ -91,15 +128,12 @@ impl Plain {
             children: Vec::new(),
             program: format!("/proc/{pid}/exe"),
             environment,
+            detours,
             cluster: cluster.with_nodes(Vec::new()),
         };
-        for n in 0..nodes {
-            let [public, admin] = [free_port()?, free_port()?];
-            let node = Node::plain(
-                format!("127.0.0.1:{public}"),
-                format!("127.0.0.1:{admin}"),
-                0,
-            );
+        for n in 0..plain.detours.len() {
+            let admin = format!("127.0.0.1:{}", free_port()?);
+            let node = Node::plain(plain.detours[n].address.clone(), admin, 0);
             plain.cluster.nodes.push(node);
             let child = plain.spawn(n)?;
             plain.cluster.nodes[n].pid = child.id();
@@ -110,17 +144,23 @@ impl Plain {
     }
 
     fn spawn(&self, n: usize) -> Result<Child> {
-        let node = &self.cluster.nodes[n];
+        let (node, detour) = (&self.cluster.nodes[n], &self.detours[n]);
         let mut command = Command::new(&self.program);
         command.arg("serve").env_clear().envs(&self.environment);
+        let own = detour.settings.iter();
+        command.envs(own.map(|(name, value)| (name, value)));
         command
             .env_remove("TLS_CERT_FILE")
             .env_remove("TLS_KEY_FILE");
         command.env("NODE_NAME", format!("plain-{}", n + 1));
         command
-            .env("LISTEN_ADDR", &node.address)
+            .env("LISTEN_ADDR", &detour.listen)
             .env("ADMIN_ADDR", &node.admin);
-        Child::spawn(command)
+        let Some(log) = &detour.log else {
+            return Child::spawn(command);
+        };
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        Child::spawn_into(command, log.try_clone()?.into(), log.into())
     }
 
     async fn up(&mut self, n: usize) -> Result<()> {

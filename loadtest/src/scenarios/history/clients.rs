@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
+    time::Duration,
 };
 
 use history::{Actor, Subscriber};
@@ -15,8 +16,16 @@ use crate::{
     cluster::{Node, Wire},
     crowd::{Crowd, Line, address},
     http::{Link, request},
+    report::say,
     socket::{agent_auth, user_auth},
 };
+
+/// The silence after which a listener says so.
+const SILENCE: Duration = Duration::from_secs(12);
+/// Failures of a listener in turn after which it says so.
+const TOLD_EACH: usize = 50;
+/// A listener acks each event whose number is a multiple of this.
+const ACK_EACH: u64 = 8;
 
 /// The shared state of clients: the nodes' addresses, and the users whose tokens are made on
 /// demand.
@@ -29,14 +38,26 @@ pub(super) struct World {
 /// The identity of a client.
 #[derive(Clone)]
 pub(super) enum Name {
-    User(usize),
+    /// A user of the crowd, on a device.
+    User(usize, usize),
+    /// An agent, by its token.
     Agent(String),
+}
+
+impl Name {
+    /// The first frame of a socket.
+    fn auth(&self, id: &str, token: &str, cursor: Option<&str>) -> Result<String> {
+        match self {
+            Name::User(..) => user_auth(token, cursor),
+            Name::Agent(_) => agent_auth(id, token, cursor),
+        }
+    }
 }
 
 impl World {
     fn bearer(&self, name: &Name) -> Option<String> {
         match name {
-            Name::User(n) => self.crowd.token(*n, 0).ok(),
+            Name::User(n, device) => self.crowd.token(*n, *device).ok(),
             Name::Agent(token) => Some(token.clone()),
         }
     }
@@ -52,7 +73,7 @@ pub(super) struct Player {
 }
 
 impl Player {
-    fn new(world: &Rc<World>, id: String, name: Name) -> Self {
+    pub(super) fn new(world: &Rc<World>, id: String, name: Name) -> Self {
         Player {
             world: world.clone(),
             id,
@@ -60,6 +81,14 @@ impl Player {
             address: address(),
             idle: RefCell::default(),
         }
+    }
+
+    /// Opens a socket at a node.
+    pub(super) async fn line(&self, node: usize, cursor: Option<&str>) -> Result<Line> {
+        let token = self.world.bearer(&self.name).ok_or("no token")?;
+        let auth = self.name.auth(&self.id, &token, cursor)?;
+        let opened = Line::open(&self.world.nodes[node], auth);
+        tokio::time::timeout(TIMEOUT, opened).await?
     }
 
     async fn ask(
@@ -119,7 +148,8 @@ impl Actor for Player {
     }
 }
 
-/// A socket that reconnects to the next node whenever it ends, from its last cursor.
+/// A socket that reconnects to the next node whenever it ends. It goes on from its last cursor and
+/// from its last ack in turns.
 pub(super) struct Listener {
     world: Rc<World>,
     id: String,
@@ -127,21 +157,69 @@ pub(super) struct Listener {
     node: usize,
     line: Option<Line>,
     cursor: Option<String>,
+    /// The last event that was heard, by its number.
+    number: Option<u64>,
+    /// The last event of the present socket.
+    last: Option<u64>,
+    /// Whether the socket began at an ack, and repeats what was heard before.
+    repeats: bool,
+    /// Sockets that it has opened.
+    openings: usize,
+    /// Tries without a frame in turn.
+    failures: usize,
     opened: Rc<Cell<usize>>,
 }
 
 impl Listener {
+    /// A listener without a socket, which opens its first one at the node after `node`.
+    pub(super) fn new(
+        world: &Rc<World>,
+        id: String,
+        name: Name,
+        node: usize,
+        opened: &Rc<Cell<usize>>,
+    ) -> Self {
+        Listener {
+            world: world.clone(),
+            id,
+            name,
+            node,
+            line: None,
+            cursor: None,
+            number: None,
+            last: None,
+            repeats: false,
+            openings: 0,
+            failures: 0,
+            opened: opened.clone(),
+        }
+    }
+
     async fn open(&mut self) -> Result<()> {
         self.node = (self.node + 1) % NODES;
+        self.openings += 1;
         let token = self.world.bearer(&self.name).ok_or("no token")?;
-        let cursor = self.cursor.as_deref();
-        let auth = match &self.name {
-            Name::User(_) => user_auth(&token, cursor)?,
-            Name::Agent(_) => agent_auth(&self.id, &token, cursor)?,
-        };
+        let by_ack = self.openings.is_multiple_of(2);
+        let cursor = self.cursor.as_deref().filter(|_| !by_ack);
+        let auth = self.name.auth(&self.id, &token, cursor)?;
         self.line = Some(Line::open(&self.world.nodes[self.node], auth).await?);
+        (self.last, self.repeats) = (None, self.repeats || by_ack);
         self.opened.set(self.opened.get() + 1);
         Ok(())
+    }
+
+    /// Whether an event repeats an earlier one after an ack. A gap or a repeat within a socket is the
+    /// judge's.
+    fn is_repeat(&mut self, number: u64) -> bool {
+        let in_order = self.last.is_none_or(|last| number == last + 1);
+        self.last = Some(number);
+        let is_old = self.number.is_some_and(|heard| number <= heard);
+        if in_order && self.repeats && is_old {
+            return true;
+        }
+        self.repeats = false;
+        self.number = Some(number);
+        false
     }
 
     async fn hear(&mut self) -> Result<Value> {
@@ -149,7 +227,19 @@ impl Listener {
             tokio::time::timeout(TIMEOUT, self.open()).await??;
         }
         let line = self.line.as_mut().ok_or("no socket")?;
-        let frame: Value = serde_json::from_str(&line.hear().await?)?;
+        let text = loop {
+            match tokio::time::timeout(SILENCE, line.hear()).await {
+                Ok(text) => break text?,
+                // A real client would connect again. This one waits, so that the silence is judged.
+                Err(_) => say(format!(
+                    "a socket of {} hears nothing from node {} after number {:?}",
+                    self.id,
+                    self.node + 1,
+                    self.number
+                )),
+            }
+        };
+        let frame: Value = serde_json::from_str(&text)?;
         match frame["type"].as_str() {
             Some("auth.expiring") => {
                 let token = self.world.bearer(&self.name).ok_or("no token")?;
@@ -158,10 +248,17 @@ impl Listener {
             }
             // The first socket's `ready` has the starting position.
             Some("ready" | "event") => {
-                self.cursor = frame["cursor"]
-                    .as_str()
-                    .map(str::to_owned)
-                    .or(self.cursor.take());
+                let cursor = frame["cursor"].as_str().map(str::to_owned);
+                if let Some(number) = frame["seq"].as_u64() {
+                    if number.is_multiple_of(ACK_EACH) {
+                        let ack = json!({ "type": "ack", "cursor": cursor });
+                        line.say(ack.to_string()).await?;
+                    }
+                    if self.is_repeat(number) {
+                        return Ok(Value::Null);
+                    }
+                }
+                self.cursor = cursor.or(self.cursor.take());
             }
             Some("resync_required") => return Err("told to start anew".into()),
             _ => {}
@@ -174,9 +271,17 @@ impl Subscriber for Listener {
     async fn next(&mut self) -> Option<Value> {
         loop {
             match self.hear().await {
-                Ok(frame) => return Some(frame),
-                Err(_) => {
+                Ok(frame) => {
+                    self.failures = 0;
+                    return Some(frame);
+                }
+                Err(error) => {
                     self.line = None;
+                    self.failures += 1;
+                    if self.failures.is_multiple_of(TOLD_EACH) {
+                        let (n, id) = (self.failures, &self.id);
+                        say(format!("a socket of {id} fails {n} times in turn: {error}"));
+                    }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -219,8 +324,8 @@ pub(super) async fn make_clients(
     world: &Rc<World>,
     opened: &Rc<Cell<usize>>,
 ) -> Result<(Vec<Player>, Vec<Listener>)> {
-    let user = |n: usize| (world.crowd.id(n), Name::User(n));
-    let agents = make_agents(&Player::new(world, world.crowd.id(0), Name::User(0))).await?;
+    let user = |n: usize| (world.crowd.id(n), Name::User(n, 0));
+    let agents = make_agents(&Player::new(world, world.crowd.id(0), Name::User(0, 0))).await?;
     let agents = agents
         .into_iter()
         .map(|(id, token)| (id, Name::Agent(token)));
@@ -235,15 +340,7 @@ pub(super) async fn make_clients(
         .collect();
     let mut ears = Vec::new();
     for (n, (id, name)) in everybody.into_iter().enumerate() {
-        let mut one = Listener {
-            world: world.clone(),
-            id,
-            name,
-            node: n,
-            line: None,
-            cursor: None,
-            opened: opened.clone(),
-        };
+        let mut one = Listener::new(world, id, name, n, opened);
         while one.next().await.ok_or("no socket")?["type"] != "caught_up" {}
         ears.push(one);
     }

@@ -7,7 +7,10 @@
 //! round fit into memory.
 
 mod clients;
+mod links;
 mod nemesis;
+mod page;
+mod trials;
 
 use std::{
     cell::Cell,
@@ -16,15 +19,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use history::{Fault, History, Plan};
+use history::{Fault, History, Plan, Trials};
 use serde_json::json;
 
 use self::{
     clients::{World, make_clients},
+    links::Links,
     nemesis::Nemesis,
+    trials::Stage,
 };
 use crate::{
-    Options, Result,
+    Failure, Options, Result,
     cluster::Cluster,
     cpu::anonymous,
     crowd::Crowd,
@@ -40,7 +45,10 @@ const CONVERSATIONS: usize = 2;
 const USERS: usize = 6;
 const AGENTS: usize = 2;
 /// Sends and reads of a round of the soak.
-const ROUND_OPERATIONS: usize = 20_000;
+const ROUND_OPERATIONS: usize = 5_000;
+/// One in so many rounds ends with a calm time for bounds, and waits for deadlines of calls, which
+/// are half a minute away.
+const LONG_EACH: u64 = 4;
 /// The longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The wait between two tries of a socket.
@@ -66,46 +74,50 @@ async fn harm(
     Ok(())
 }
 
+/// Starts the nodes behind proxies, and the nemesis of both.
+async fn start(cluster: &Cluster, seed: u64) -> Result<(Plain, Nemesis)> {
+    let links = Links::start(cluster, NODES, seed).await?;
+    let plain = Plain::start_by(cluster, links.detours.clone(), &[]).await?;
+    let nemesis = Nemesis::new(&plain, links, seed).await?;
+    Ok((plain, nemesis))
+}
+
 /// Runs `history` once.
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
-    let mut plain = Plain::start(cluster, NODES).await?;
     let seed = options.seed_or_random();
-    let mut nemesis = Nemesis::new(&plain, seed).await?;
+    let (mut plain, mut nemesis) = start(cluster, seed).await?;
     let mut found = Findings::default();
-    found
-        .round(
-            cluster,
-            &mut plain,
-            &mut nemesis,
-            options,
-            options.operations,
-            seed,
-        )
-        .await?;
+    let round = found.round(
+        cluster,
+        &mut plain,
+        &mut nemesis,
+        options,
+        options.operations,
+        seed,
+    );
+    Box::pin(round).await?;
     if nemesis.total() == 0 {
         return Err("it was over before anything was harmed: more --operations".into());
     }
-    Ok(found.report("history", &nemesis, Vec::new()))
+    found.report("history", &nemesis, Vec::new(), options)
 }
 
 /// Runs `soak`: rounds until its minutes are over, or until a promise is broken.
 pub async fn soak(cluster: &Cluster, options: &Options) -> Result<Report> {
-    let mut plain = Plain::start(cluster, NODES).await?;
     let seed = options.seed_or_random();
-    let mut nemesis = Nemesis::new(&plain, seed).await?;
+    let (mut plain, mut nemesis) = start(cluster, seed).await?;
     let (mut found, mut memory, mut rounds) = (Findings::default(), Vec::new(), 0);
     let (began, length) = (Instant::now(), Duration::from_secs(60 * options.minutes));
     while began.elapsed() < length && found.faults.is_empty() {
-        found
-            .round(
-                cluster,
-                &mut plain,
-                &mut nemesis,
-                options,
-                options.operations.min(ROUND_OPERATIONS),
-                seed + rounds,
-            )
-            .await?;
+        let round = found.round(
+            cluster,
+            &mut plain,
+            &mut nemesis,
+            options,
+            options.operations.min(ROUND_OPERATIONS),
+            seed + rounds,
+        );
+        Box::pin(round).await?;
         rounds += 1;
         let lasting = plain.cluster.nodes[NODES - 1].pid;
         memory.push(anonymous(&[lasting])? / 1024.0);
@@ -118,7 +130,7 @@ pub async fn soak(cluster: &Cluster, options: &Options) -> Result<Report> {
             memory.last().unwrap_or(&0.0),
         ));
     }
-    Ok(found.report("soak", &nemesis, memory))
+    found.report("soak", &nemesis, memory, options)
 }
 
 /// The results of all rounds.
@@ -126,6 +138,9 @@ pub async fn soak(cluster: &Cluster, options: &Options) -> Result<Report> {
 struct Findings {
     counts: BTreeMap<&'static str, u64>,
     faults: Vec<Fault>,
+    /// Messages acked in each second since the start.
+    acked: Vec<u64>,
+    rounds: u64,
 }
 
 impl Findings {
@@ -146,6 +161,7 @@ impl Findings {
         });
         let opened = Rc::new(Cell::new(0));
         let (players, mut ears) = make_clients(&world, &opened).await?;
+        let stage = Stage::set(cluster, &world.nodes).await?;
         let plan = Plan {
             nodes: NODES,
             conversations: CONVERSATIONS,
@@ -164,15 +180,55 @@ impl Findings {
             history
         };
         let harming = harm(plain, nemesis, &world, &over, operations);
-        let (history, harmed) = tokio::join!(acting, harming);
-        let history = history?;
-        harmed?;
-        self.count(&history, opened.get(), began.elapsed());
+        let is_long = self.rounds.is_multiple_of(LONG_EACH);
+        self.rounds += 1;
+        let playing = async {
+            let (history, played, harmed) = tokio::join!(acting, stage.play(&over), harming);
+            let history = history?;
+            played?;
+            harmed?;
+            if is_long {
+                stage.calm().await?;
+            }
+            Ok::<_, Failure>(history)
+        };
+        let waiting = async {
+            match is_long {
+                true => stage.answer_late().await,
+                false => Ok(()),
+            }
+        };
+        let whole = async { tokio::join!(playing, waiting) };
+        // A trial shows its fault at once, and the conversations do at their end.
+        let history = tokio::select! {
+            (history, late) = whole => {
+                late?;
+                history?
+            }
+            () = stage.broken() => History::default(),
+        };
+        let trials = stage.trials();
+        self.count(&history, &trials, opened.get(), began.elapsed());
+        self.note_acked(&history, began.duration_since(nemesis.began));
         self.faults.extend(history::judge(&history));
+        self.faults.extend(history::judge_trials(&trials));
         Ok(())
     }
 
-    fn count(&mut self, history: &History, opened: usize, took: Duration) {
+    /// Counts the messages of a round that began at `since` by the second of their answers.
+    fn note_acked(&mut self, history: &History, since: Duration) {
+        let acked = history.sends.iter().filter(|send| send.seq.is_some());
+        for ended in acked.filter_map(|send| send.span.ended) {
+            let second = (since + Duration::from_nanos(ended)).as_secs();
+            let second = usize::try_from(second).unwrap_or_default();
+            if self.acked.len() <= second {
+                self.acked.resize(second + 1, 0);
+            }
+            self.acked[second] += 1;
+        }
+    }
+
+    fn count(&mut self, history: &History, trials: &Trials, opened: usize, took: Duration) {
         let sends = &history.sends;
         let acked = sends.iter().filter(|send| send.seq.is_some()).count();
         let refused = sends.iter().filter(|send| send.refused).count();
@@ -190,6 +246,13 @@ impl Findings {
                 stays.filter(|stay| stay.left.is_some()).count(),
             ),
             ("sockets opened", opened),
+            ("trials: things ended", trials.endings.len()),
+            ("trials: uses around an end", trials.attempts.len()),
+            ("trials: sockets of ended credentials", trials.watches.len()),
+            ("trials: sockets held against the bound", trials.holds.len()),
+            ("trials: calls within a limit", trials.admissions.len()),
+            ("trials: answers taken", trials.answers.len()),
+            ("trials: quiet words heard", trials.waits.len()),
             ("seconds", took.as_secs() as usize),
             ("rounds", 1),
         ];
@@ -198,8 +261,14 @@ impl Findings {
         }
     }
 
-    /// The report. `memory` is that of a node that was never ended, in MiB, after each round.
-    fn report(self, scenario: &'static str, nemesis: &Nemesis, memory: Vec<f64>) -> Report {
+    /// The report, and a page beside it. `memory` is that of a node that was never ended, in MiB, after each round.
+    fn report(
+        self,
+        scenario: &'static str,
+        nemesis: &Nemesis,
+        memory: Vec<f64>,
+        options: &Options,
+    ) -> Result<Report> {
         let mut kinds: BTreeMap<&'static str, u64> = BTreeMap::new();
         for fault in &self.faults {
             *kinds.entry(fault.kind()).or_default() += 1;
@@ -211,18 +280,32 @@ impl Findings {
             duplicated: of(&["doubled", "ambiguous"]),
             reordered: of(&["order", "reordered"]),
             inbox_gaps: of(&["gap", "inbox"]),
-            strange: of(&["phantom", "outsider"]),
+            strange: of(&[
+                "phantom",
+                "outsider",
+                "revived",
+                "unclosed",
+                "crowded",
+                "flooded",
+                "redecided",
+                "late",
+            ]),
         };
         let row = |what: &str, n: String| vec![what.to_owned(), n];
         let mut rows = vec![row(scenario, String::new())];
         let numbers = self.counts.iter().chain(&nemesis.counts);
         rows.extend(numbers.map(|(what, n)| row(what, n.to_string())));
+        rows.push(row("pairs of harms", nemesis.pairs.to_string()));
         if let [first, .., last] = &memory[..] {
             let grown = format!("{first:.0} → {last:.0}");
             rows.push(row("MiB of the lasting node, first and last round", grown));
         }
         rows.push(row("faults", self.faults.len().to_string()));
-        Report {
+        let page = page::page(scenario, &self.acked, &nemesis.marks, &rows);
+        let file = options.dir.join(format!("{scenario}.html"));
+        std::fs::write(&file, page)?;
+        say(format!("A page about it is {}.", file.display()));
+        Ok(Report {
             scenario,
             tables: vec![rows],
             ratios: Vec::new(),
@@ -237,6 +320,6 @@ impl Findings {
             }),
             faults,
             checked: self.counts.get("acked").copied().unwrap_or_default(),
-        }
+        })
     }
 }
