@@ -401,18 +401,26 @@ async fn a_purge_outlives_the_node_that_began_it() {
     let client = connect(&world.database).await;
     client.batch_execute(UNBOUND).await.expect("no keys");
     let file = an_ended_relation(&world, &client).await;
+    // The purge waits at a message in the middle, however fast it is.
+    let holder = connect(&world.database).await;
+    let hold = format!(
+        "begin; select from message where seq = {} for update",
+        MESSAGES / 2
+    );
+    holder.batch_execute(&hold).await.expect("held");
     let ask = "insert into job (kind, payload, unique_key)
         values ('upkeep', '{\"upkeep\":\"purge_relations\"}', 'purge_relations') on conflict do nothing";
     client.batch_execute(ask).await.expect("asked");
     let mut done = 0;
-    for _ in 0..4000 {
+    for _ in 0..1200 {
         done = purged(&client).await;
         if done > 0 {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(25)).await;
     }
     first.kill();
+    holder.batch_execute("rollback").await.expect("let go");
     let done_then = purged(&client).await;
     assert!(
         done > 0 && done_then < MESSAGES,
@@ -433,7 +441,9 @@ async fn a_purge_outlives_the_node_that_began_it() {
     for _ in 0..1200 {
         let sweep = ask.replace("purge_relations", "sweep_objects");
         client.batch_execute(&sweep).await.expect("asked");
-        if !file.exists() {
+        // The row goes after the file.
+        let objects = client.query_one("select count(*) from object", &[]).await;
+        if objects.expect("a count").get::<_, i64>(0) == 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
