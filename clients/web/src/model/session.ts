@@ -185,8 +185,9 @@ export async function logout(): Promise<void> {
   const now = phase.value;
   closeChats();
   await cache.erase();
-  await push.forget().catch(() => {});
+  // The keys go before anything that waits for the network.
   if (userId) await storage.forget(userId);
+  await push.forget().catch(() => {});
   if (now.is === "ready" || now.is === "without-keys") await now.client.account.logout().catch(() => {});
   phase.value = { is: "signed-out" };
 }

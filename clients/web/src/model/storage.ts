@@ -80,16 +80,15 @@ export interface NotificationWords {
   readonly canDecide: boolean;
 }
 
-const WORDS = "notification_words";
+const WORDS_NAME = "notification_words";
 
 /** Null if the person wants no words. */
-export const readNotificationWords = (): Promise<NotificationWords | null> => read(WORDS);
+export const readNotificationWords = (): Promise<NotificationWords | null> => read(WORDS_NAME);
 
-export const writeNotificationWords = (words: NotificationWords | null): Promise<void> => write(WORDS, words);
+export const writeNotificationWords = (words: NotificationWords | null): Promise<void> => write(WORDS_NAME, words);
 
 /** A logout leaves no key behind. The device's name stays. */
 export async function forget(userId: string): Promise<void> {
-  await writeNotificationWords(null);
   const values = await store("readwrite");
   await Promise.all(["keys", "learned", "consents"].map((name) => settled(values.delete(`${name}:${userId}`))));
 }
