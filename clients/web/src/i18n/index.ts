@@ -1,7 +1,7 @@
 /** Words and times, as the person's browser wants them. */
 import { language } from "./words.js";
 
-export { t } from "./words.js";
+export { HARM_TEXTS, t } from "./words.js";
 
 document.documentElement.lang = language;
 

@@ -2,12 +2,10 @@
 import type { JSX } from "preact";
 import { Button, Fault, useAction } from "./action.js";
 import { visible } from "./visible.js";
-import { t, time } from "../i18n/index.js";
+import { HARM_TEXTS, t, time } from "../i18n/index.js";
 import { memberName } from "../model/names.js";
 import { type Grant, refreshGrants } from "../model/requests.js";
 import { client } from "../model/phase.js";
-
-const HARMS = { low: "harm_low", medium: "harm_medium", high: "harm_high" } as const;
 
 export function Scopes({ grant }: { readonly grant: Grant }): JSX.Element {
   const shown = grant.requested.filter(({ scope }) => grant.scopes.includes(scope));
@@ -16,7 +14,7 @@ export function Scopes({ grant }: { readonly grant: Grant }): JSX.Element {
       {shown.map(({ scope, sensitivity }) => (
         <li key={scope} class="row">
           <code>{visible(scope)}</code>
-          <small>{t(HARMS[sensitivity])}</small>
+          <small>{t(HARM_TEXTS[sensitivity])}</small>
         </li>
       ))}
     </ul>

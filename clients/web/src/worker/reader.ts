@@ -1,6 +1,6 @@
 /** Opens what a push tells of, and decides what a notification shows as a whole. It learns nothing that the page would need. */
 import { type ApprovalRequest, Client, contentView, type ReceivedMessage } from "@blindpipe/client";
-import { t } from "../i18n/words.js";
+import { HARM_TEXTS, t } from "../i18n/words.js";
 import * as storage from "../model/storage.js";
 import { visible, withoutDirections } from "../parts/visible.js";
 
@@ -11,7 +11,7 @@ interface Pushed {
   readonly id?: string;
 }
 
-/** What is decided by a press. */
+/** The question that a press decides. */
 type Question =
   | { readonly kind: "approval"; readonly id: string; readonly digest: string }
   | { readonly kind: "grant"; readonly id: string; readonly scopes: string };
@@ -31,7 +31,6 @@ const MAX_CHARACTERS = 200;
 /** Browsers cut longer texts, and nobody decides on a text that is cut. */
 const MAX_DECIDED_CHARACTERS = 160;
 const MAX_DECIDED_LINES = 4;
-const HARMS = { low: "harm_low", medium: "harm_medium", high: "harm_high" } as const;
 
 /** Null where the person wants no words, or nothing opens. */
 export async function read({ event, conversation_id: conversation, id }: Pushed): Promise<Words | null> {
@@ -110,7 +109,7 @@ async function ofApproval(client: Client, request: ApprovalRequest): Promise<Wor
 async function ofGrant(client: Client, asked: Grant | null): Promise<Words | null> {
   if (asked?.status !== "pending") return null;
   const { members } = await client.conversation(asked.conversation_id).info();
-  const lines = asked.requested.map(({ scope, sensitivity }) => `${visible(scope)} (${t(HARMS[sensitivity])})`);
+  const lines = asked.requested.map(({ scope, sensitivity }) => `${visible(scope)} (${t(HARM_TEXTS[sensitivity])})`);
   if (asked.reason) lines.unshift(visible(asked.reason));
   const body = lines.join("\n");
   const isHarmful = asked.requested.some(({ sensitivity }) => sensitivity === "high");
@@ -126,7 +125,7 @@ async function grant(client: Client, id: string): Promise<Grant | null> {
   return null;
 }
 
-/** Throws if it cannot be decided, or is not what was shown. */
+/** Throws if the question cannot be decided, or is another than the notification showed. */
 export async function decide(answer: "approve" | "deny", question: Question): Promise<string> {
   const wish = await storage.readNotificationWords();
   const client = wish?.canDecide ? await resume(wish.userId) : null;
