@@ -15,6 +15,7 @@ mod quickstart;
 mod redis;
 mod renewals;
 mod rotations;
+mod search;
 mod shared;
 mod shared_store;
 mod strangers;
