@@ -3,7 +3,7 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { build, defineConfig, type Plugin } from "vite";
 
-const TARGET = "es2022";
+const TARGET_VERSION = "es2022";
 const SUMS = "SHA256SUMS";
 
 /** Writes the checksums of all files, as `sha256sum` does: `bp app verify` compares a service with them. */
@@ -45,13 +45,13 @@ function later(): Plugin {
   };
 }
 
-/** Service workers of all browsers are classic scripts, so this one is built by itself into one file. */
+/** Service workers of all browsers are classic scripts, so the reading worker is built by itself into a single file. */
 function readingWorker(): Plugin {
   return {
     name: "reading-worker",
     async generateBundle() {
       const lib = { entry: "src/worker/main.ts", formats: ["iife" as const], name: "worker" };
-      const options = { target: TARGET, write: false, lib, rollupOptions: { output: { inlineDynamicImports: true } } };
+      const options = { target: TARGET_VERSION, write: false, lib, rollupOptions: { output: { inlineDynamicImports: true } } };
       const built = await build({ configFile: false, publicDir: false, logLevel: "warn", build: options });
       const [{ output }] = built as [{ output: { code: string }[] }];
       this.emitFile({ type: "asset", fileName: "reading-sw.js", source: output[0]!.code });
@@ -64,7 +64,7 @@ export default defineConfig({
   base: "/app/",
   plugins: [later(), readingWorker(), sums()],
   build: {
-    target: TARGET,
+    target: TARGET_VERSION,
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     cssCodeSplit: false,

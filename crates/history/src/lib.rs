@@ -11,8 +11,8 @@
 //! messages keep the conversation's order. A removed member receives no message that was sent after
 //! the removal.
 //!
-//! [`Trials`] stand beside the conversations. They show what was taken although it had ended, what
-//! exceeded a bound, and what was decided twice.
+//! [`Trials`] stand beside the conversations. They show things that a node took after their end, bounds
+//! that were exceeded, and questions that were decided twice.
 //!
 //! Names (conversations, principals, messages) are numbers that the recorder gives. Times are of a
 //! single monotonic clock.
@@ -136,7 +136,7 @@ pub enum Fault {
     Unheard { principal: usize, tag: Tag },
     /// A principal received or read a message that was sent while it was no member.
     Outsider { principal: usize, tag: Tag },
-    /// What had ended was taken.
+    /// A node took a thing after its end.
     Revived { thing: Thing, id: usize },
     /// A socket outlived its credential for too long.
     Unclosed { thing: Thing, id: usize },
@@ -144,7 +144,7 @@ pub enum Fault {
     Crowded { id: usize, held: usize },
     /// More calls were admitted in a window than its limit allows.
     Flooded { id: usize, admitted: usize },
-    /// What is answered once was answered twice.
+    /// A question was answered twice.
     Redecided { id: usize },
     /// A quiet listener received a message too late, or never.
     Late { id: usize },

@@ -5,7 +5,7 @@
 
 use crate::{Moment, Span};
 
-/// What can end.
+/// A thing that can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Thing {
     /// A session, by its revocation.

@@ -1,7 +1,7 @@
 /** Waits that end with a signal, and the jitter of repeats. */
 import { Closed } from "../errors.js";
 
-/** By signal: what is to be called when it aborts. */
+/** The calls that a signal makes when it aborts. */
 const waiting = new WeakMap<AbortSignal, { readonly calls: Set<() => void>; readonly listener: () => void }>();
 
 /**

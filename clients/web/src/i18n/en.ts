@@ -210,7 +210,7 @@ export const en = {
   push_words_none: "That something waits",
   push_words_words: "Who writes, and the first words",
   push_words_buttons: "The same, with Approve and Deny",
-  push_words_note: "Words are opened in this browser. Whoever sees the screen sees them, also while it is locked.",
+  push_words_note: "Words are opened in this browser. Everybody at the screen sees them, also while it is locked.",
   push_buttons_note:
     "Buttons are there where the notification shows the whole question, and for permissions that can do little or some harm. Anybody who can press them decides in your name.",
   push_asks: "{name} asks for your approval",

@@ -9,10 +9,10 @@ export interface Upload {
 /** The upload of this moment: the app sends one file after the other. */
 export const upload = signal<Upload | null>(null);
 
-const PATH = /\/files\/[^/]+\/upload$/;
+const UPLOAD_PATH = /\/files\/[^/]+\/upload$/;
 
 export const fetchWithUploads: typeof fetch = (input, init) => {
-  const isUpload = init?.method === "PUT" && typeof input === "string" && PATH.test(new URL(input).pathname);
+  const isUpload = init?.method === "PUT" && typeof input === "string" && UPLOAD_PATH.test(new URL(input).pathname);
   return isUpload ? put(input, init) : fetch(input, init);
 };
 

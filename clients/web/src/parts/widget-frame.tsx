@@ -4,11 +4,11 @@ import { t } from "../i18n/index.js";
 import { route } from "../router.js";
 
 // The page around it can change the address later, and changes nothing by it.
-export const first = route.peek();
+export const firstRoute = route.peek();
 
 /** The way into the app stands above it. */
 export function WidgetFrame({ children }: { readonly children: ComponentChildren }): JSX.Element {
-  const hash = first.screen === "agent-link" ? `#/a/${[first.agentId, first.keyId].filter(Boolean).join("/")}` : "";
+  const hash = firstRoute.screen === "agent-link" ? `#/a/${[firstRoute.agentId, firstRoute.keyId].filter(Boolean).join("/")}` : "";
   return (
     <div class="widget">
       <p class="bar">

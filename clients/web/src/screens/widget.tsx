@@ -8,15 +8,15 @@ import { QuestionDialog } from "../parts/action.js";
 import { t } from "../i18n/index.js";
 import { conversations } from "../model/chats.js";
 import { client } from "../model/phase.js";
-import { first } from "../parts/widget-frame.js";
+import { firstRoute } from "../parts/widget-frame.js";
 import { AgentLink } from "./agents.js";
 import { ConversationScreen } from "./conversation.js";
 
 const opened = signal<string | null>(null);
 
 export function Widget(): JSX.Element {
-  if (first.screen !== "agent-link") return <p class="centre">{t("no_agent")}</p>;
-  const { agentId, keyId } = first;
+  if (firstRoute.screen !== "agent-link") return <p class="centre">{t("no_agent")}</p>;
+  const { agentId, keyId } = firstRoute;
   const id = opened.value ?? conversationWith(agentId);
   return (
     <main class="inside-widget">

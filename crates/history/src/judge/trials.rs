@@ -50,7 +50,7 @@ fn revived(trials: &Trials, endings: &HashMap<usize, &Ending>, faults: &mut Vec<
     }
 }
 
-/// Looks at each socket as the last one that made a crowd. The crowd lasts until as many have gone
+/// Looks at each socket as the last of a crowd. The crowd lasts until as many have gone
 /// as are too many.
 fn crowded(holds: &[Hold], faults: &mut Vec<Fault>) {
     for last in holds {
@@ -68,7 +68,7 @@ fn crowded(holds: &[Hold], faults: &mut Vec<Fault>) {
     }
 }
 
-/// Looks at each call as the first one of a window.
+/// Looks at each call as the first of a window.
 fn flooded(trials: &Trials, faults: &mut Vec<Fault>) {
     let ids: HashSet<usize> = trials.admissions.iter().map(|one| one.id).collect();
     for id in ids {

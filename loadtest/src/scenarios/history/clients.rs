@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The silence after which a listener says so.
-const SILENCE: Duration = Duration::from_secs(12);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(12);
 /// Failures of a listener in turn after which it says so.
 const TOLD_EACH: usize = 50;
 /// A listener acks each event whose number is a multiple of this.
@@ -228,7 +228,7 @@ impl Listener {
         }
         let line = self.line.as_mut().ok_or("no socket")?;
         let text = loop {
-            match tokio::time::timeout(SILENCE, line.hear()).await {
+            match tokio::time::timeout(SILENCE_TIMEOUT, line.hear()).await {
                 Ok(text) => break text?,
                 // A real client would connect again. This one waits, so that the silence is judged.
                 Err(_) => say(format!(

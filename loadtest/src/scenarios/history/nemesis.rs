@@ -35,7 +35,7 @@ const RATE_BYTES: [usize; 2] = [10_000, 200_000];
 /// The bytes after which connections are cut, least and most.
 const CUT_BYTES: [usize; 2] = [1, 60_000];
 /// The time in which the proxies learn of a mode.
-const MODE: Duration = Duration::from_millis(50);
+const MODE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What goes wrong. They are done in this order if two come together: the first ones need a store
 /// that answers.
@@ -152,7 +152,7 @@ pub struct Nemesis {
     pub counts: BTreeMap<&'static str, u64>,
     /// How often two came together.
     pub pairs: u64,
-    /// When what was harmed.
+    /// The harms with their moments.
     pub marks: Vec<Mark>,
 }
 
@@ -267,7 +267,7 @@ impl Nemesis {
             let held = matches!(mode, Mode::Rate { .. } | Mode::HalfOpen(_));
             if held && *link == Link::Clients && self.chance.below(2) == 0 {
                 self.links.set(*n, *link, Mode::Reset);
-                tokio::time::sleep(MODE).await;
+                tokio::time::sleep(MODE_PAUSE).await;
             }
             self.links.set(*n, *link, Mode::Pass);
         }

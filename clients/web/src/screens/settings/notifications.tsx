@@ -45,7 +45,7 @@ export function Notifications(): JSX.Element {
   );
 }
 
-const SHOWN = [
+const WORD_CHOICES = [
   ["none", "push_words_none"],
   ["words", "push_words_words"],
   ["buttons", "push_words_buttons"],
@@ -61,7 +61,7 @@ function Shown(): JSX.Element {
   return (
     <fieldset>
       <legend>{t("push_words")}</legend>
-      {SHOWN.map(([words, label]) => (
+      {WORD_CHOICES.map(([words, label]) => (
         <label key={words} class="check">
           <input
             type="radio"

@@ -24,7 +24,7 @@ const MAX_SOCKETS: usize = 3;
 /// one, which is closed within five seconds.
 const GRACE: Duration = Duration::from_millis(5_500);
 /// The time for which sockets are held.
-const HELD: Duration = Duration::from_millis(6_500);
+const HELD_TIMEOUT: Duration = Duration::from_millis(6_500);
 /// The limit of a user's lists of conversations, which no run raises: 30 in a minute.
 const MAX_CALLS: usize = 30;
 const WINDOW: Duration = Duration::from_secs(60);
@@ -53,11 +53,11 @@ impl Stage {
         let who = Player::new(&self.world, agent, Name::Agent(token));
         let tries = (0..NODES * MAX_SOCKETS).map(async |n| {
             let mut line = who.line(n % NODES, None).await.ok()?;
-            let ready = tokio::time::timeout(HELD, admitted(&mut line)).await;
+            let ready = tokio::time::timeout(HELD_TIMEOUT, admitted(&mut line)).await;
             ready.ok()?.ok()?;
             let from = self.now();
             let closing = async { while line.hear().await.is_ok() {} };
-            tokio::time::timeout(HELD, closing).await.ok();
+            tokio::time::timeout(HELD_TIMEOUT, closing).await.ok();
             let until = self.now();
             let (bound, grace) = (MAX_SOCKETS, nanos(GRACE));
             Some(Hold {

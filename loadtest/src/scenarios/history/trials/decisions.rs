@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(2_200);
 /// Calls that are answered after their deadline.
 const LATE_CALLS: usize = 12;
 /// The time from a deadline to the answer. The sweep denies such a call within a second.
-const LATE: Duration = Duration::from_millis(5);
+const LATE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The keys of the first user.
 pub(super) struct Keys {
@@ -195,7 +195,7 @@ impl Stage {
         for (call, deadline) in calls {
             // The server's clock is this machine's.
             let wait = (deadline - Utc::now()).to_std().unwrap_or_default();
-            tokio::time::sleep(wait + LATE).await;
+            tokio::time::sleep(wait + LATE_PAUSE).await;
             let (id, began) = (self.id(), self.now());
             let ended = Some(began.saturating_sub(1));
             self.end(Thing::Deadline, id, Span { began: 0, ended });

@@ -1,5 +1,5 @@
-//! Trials beside the conversations: what has ended must not be taken, what is bounded must not be
-//! exceeded, and what is answered once must not be answered again.
+//! Trials beside the conversations: a node must not take a thing after its end, no bound may be
+//! exceeded, and no question may be answered twice.
 //!
 //! Most trials run while the cluster is harmed. Those of bounds need a calm cluster, because a node
 //! without Redis admits calls and sockets by its own count.
