@@ -7,6 +7,7 @@ export type Route =
   | { readonly screen: "conversation"; readonly id: string }
   | { readonly screen: "approvals" }
   | { readonly screen: "agents" }
+  | { readonly screen: "agent"; readonly id: string }
   | { readonly screen: "agent-link"; readonly agentId: string; readonly keyId: string | undefined }
   | { readonly screen: "settings"; readonly section: Section | null };
 
@@ -18,6 +19,7 @@ function parse(hash: string): Route {
   const [, screen, first, second] = hash.split("/").map(decodeURIComponent);
   if (screen === "c" && first) return { screen: "conversation", id: first };
   if (screen === "a" && first) return { screen: "agent-link", agentId: first, keyId: second };
+  if (screen === "agents" && first) return { screen: "agent", id: first };
   if (screen === "approvals" || screen === "agents") return { screen };
   if (screen === "settings") return { screen, section: isSection(first) ? first : null };
   return { screen: "conversations" };

@@ -9,6 +9,7 @@ import { phase } from "./model/phase.js";
 import { isWidget } from "./model/place.js";
 import { approvals, askedGrants, toolRequests } from "./model/requests.js";
 import { type Route, route } from "./router.js";
+import { AgentPage } from "./screens/agent.js";
 import { Agents, AgentLink } from "./screens/agents.js";
 import { Approvals } from "./screens/approvals.js";
 import { ConversationScreen } from "./screens/conversation.js";
@@ -71,7 +72,7 @@ function SignedIn(): JSX.Element {
 }
 
 function isAt(tab: string, screen: Route["screen"]): boolean {
-  return tab === screen || (tab === "conversations" && screen === "conversation");
+  return tab === screen || (tab === "conversations" && screen === "conversation") || (tab === "agents" && screen === "agent");
 }
 
 function Screen(): JSX.Element {
@@ -81,6 +82,8 @@ function Screen(): JSX.Element {
       return <Approvals />;
     case "agents":
       return <Agents />;
+    case "agent":
+      return <AgentPage key={at.id} id={at.id} />;
     case "agent-link":
       return <AgentLink agentId={at.agentId} keyId={at.keyId} />;
     case "settings":

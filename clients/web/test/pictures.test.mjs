@@ -18,6 +18,11 @@ const MANIFEST = {
   tools: [{ name: "copy_text", scope: "clipboard:write" }],
   permission_scopes: [{ scope: "clipboard:write", sensitivity: "medium" }],
 };
+const HOUSE_MANIFEST = {
+  description: "Looks after the house.",
+  tools: [{ name: "copy_text", scope: "clipboard:write", description: "Hands over a list" }],
+  permission_scopes: [{ scope: "clipboard:write", sensitivity: "medium", reason: "To hand over shopping lists" }],
+};
 /** A page of another site with the widget. */
 const SHOP = "https://shop.example/";
 const SHOP_STYLE = `body { font: 1rem/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem 2rem; color-scheme: light dark; }`;
@@ -166,6 +171,14 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByRole("button", { name: "Make" }).click();
   await page.getByText("BLINDPIPE_TOKEN").waitFor();
   await shoot(page, "agents");
+  const [, token] = /BLINDPIPE_TOKEN=(\S+)/.exec(await page.getByRole("status").locator("pre").textContent());
+  await page.getByRole("link", { name: "House keeper" }).click();
+  await page.getByLabel("Manifest, as JSON").fill(JSON.stringify(HOUSE_MANIFEST, null, 2));
+  await page.getByLabel("The agent's token").fill(token);
+  await page.getByRole("button", { name: "Save the manifest" }).click();
+  await page.getByText("Saved.").waitFor();
+  await page.evaluate(() => document.querySelector(".page").scrollTo(0, 0));
+  await shoot(page, "manifest");
   await page.goto(`${url}#/settings`);
   await page.getByRole("button", { name: "Sign out" }).waitFor();
   await shoot(page, "settings");

@@ -44,7 +44,9 @@ export function Agents(): JSX.Element {
       <ul>
         {agents.value.map((agent) => (
           <li key={agent.agent_id} class="row">
-            <bdi>{agent.display_name}</bdi>
+            <a href={`#/agents/${agent.agent_id}`}>
+              <bdi>{agent.display_name}</bdi>
+            </a>
             <small>{agent.state}</small>
             <Button action={action} onPress={() => openAgent(agent.agent_id)}>
               {t("chat")}
