@@ -78,7 +78,7 @@ const all = readdirSync(join(here, "build/test"))
   .filter((name) => process.argv.length === 2 || process.argv.includes(name));
 const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
 /** A hang is a failure. */
-const timeoutMs = process.env.CRASHES ? 900_000 : 120_000;
+const timeoutMs = process.env.CRASHES ? 900_000 : 300_000;
 const options = [
   "--test",
   "--test-reporter=spec",
