@@ -144,6 +144,7 @@ export const de: Texts = {
   verify: "Schlüssel vergleichen",
   verify_lead:
     "Vergleichen Sie diese 60 Ziffern mit der anderen Person, am Telefon oder von Angesicht. Sind sie gleich, steht niemand dazwischen.",
+  verify_qr: "Dieselben 60 Ziffern als QR-Code, für die Kamera eines anderen Geräts",
   they_fit: "Sie sind gleich",
   key_waiting: "{name} hat einen neuen Schlüssel. Erst wenn Sie ihn bestätigen, wird für ihn verschlüsselt.",
   key_new: "Die Schlüssel von {name} haben sich geändert.",
@@ -151,6 +152,9 @@ export const de: Texts = {
   own_list_key:
     "Ihrem Konto wurde ein Gerät hinzugefügt, das dieser Browser nicht kennt. Waren Sie das nicht, sperren Sie es jetzt.",
   confirm: "Bestätigen",
+  confirm_key_ask:
+    "Ist das wirklich ein neuer Schlüssel von {name}? Fragen Sie am Telefon oder von Angesicht, wenn Sie unsicher sind. Dann wird auch für ihn verschlüsselt.",
+  keys_compared: "Schlüssel verglichen",
   open_link: "Unterhaltung mit einem Agenten öffnen",
   open_link_lead: "Der Link stammt von der Seite des Agenten und nennt seinen Schlüssel. Der Agent gilt damit als geprüft.",
   offline: "Verbindet …",

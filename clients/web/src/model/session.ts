@@ -17,6 +17,7 @@ import * as push from "./push.js";
 import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
 import { tools } from "./tools.js";
+import { learnings } from "./trust.js";
 import { fetchWithUploads } from "./uploads.js";
 
 let userId: string | null = null;
@@ -69,6 +70,7 @@ let keeping: ReturnType<typeof setTimeout> | null = null;
 
 /** Many things are learned in a row, so they are written together. */
 function keepLearned(): void {
+  learnings.value += 1;
   keeping ??= setTimeout(() => {
     keeping = null;
     const now = phase.value;

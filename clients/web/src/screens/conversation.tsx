@@ -17,6 +17,7 @@ import { memberName, nameOf } from "../model/names.js";
 import { isShown, isWidget } from "../model/place.js";
 import { outbox } from "../model/outbox.js";
 import { client } from "../model/phase.js";
+import { isCompared, type Principal, waitingKeys } from "../model/trust.js";
 import { go } from "../router.js";
 
 /** Messages that a screen reader still has to say. */
@@ -25,12 +26,21 @@ const ANNOUNCED_CHARACTERS = 300;
 
 type Member = NonNullable<(typeof conversations.value)[number]["members"]>[number];
 
+const principalOf = ({ principal_type, principal_id }: Member): Principal => ({ type: principal_type, id: principal_id });
+
+/** The other one of a pair. */
+function otherOf(members: readonly Member[]): Member | null {
+  const others = members.filter((member) => member.principal_id !== client().userId);
+  return others.length === 1 ? others[0]! : null;
+}
+
 export function ConversationScreen({ id }: { readonly id: string }): JSX.Element {
   const open = chat(id);
   const draft = useSignal<Draft>({ text: "", about: null });
   const action = useAction();
   const info = conversations.value.find((one) => one.conversation_id === id);
   const hasAgent = info?.members?.some((member) => member.principal_type === "agent") ?? false;
+  const other = otherOf(info?.members ?? []);
   return (
     <section class="conversation" aria-label={info ? nameOf(info) : t("message")}>
       <header>
@@ -40,6 +50,7 @@ export function ConversationScreen({ id }: { readonly id: string }): JSX.Element
         <h1>
           <bdi>{info ? nameOf(info) : ""}</bdi>
         </h1>
+        {other && isCompared(principalOf(other)) && <small class="hint">{t("keys_compared")}</small>}
         {hasAgent && (
           <Button action={action} kind="plain" onPress={() => open.conversation.stop()}>
             {t("stop")}
@@ -56,7 +67,7 @@ export function ConversationScreen({ id }: { readonly id: string }): JSX.Element
         )}
       </header>
       <Fault of={action} />
-      <Notices id={id} />
+      <Notices id={id} members={info?.members ?? []} />
       <Messages open={open} draft={draft} />
       <Composer conversation={open.conversation} draft={draft} />
     </section>
@@ -168,9 +179,8 @@ function LiveMessage({ live, conversationId }: { readonly live: Live; readonly c
 /** In a pair, the other one can be blocked. */
 function Block({ members }: { readonly members: readonly Member[] }): JSX.Element | null {
   const action = useAction();
-  const others = members.filter((member) => member.principal_id !== client().userId);
-  const [other] = others;
-  if (!other || others.length !== 1) return null;
+  const other = otherOf(members);
+  if (!other) return null;
   const block = async (): Promise<void> => {
     const isAgent = other.principal_type === "agent";
     if (!(await ask(t(isAgent ? "block_agent_ask" : "block_ask", { name: other.display_name })))) return;
@@ -187,16 +197,52 @@ function Block({ members }: { readonly members: readonly Member[] }): JSX.Elemen
   );
 }
 
+interface NoticesProps {
+  readonly id: string;
+  readonly members: readonly Member[];
+}
+
 /** What the person must know before trusting what stands here. */
-function Notices({ id }: { readonly id: string }): JSX.Element | null {
-  const here = notices.value.filter((one) => one.conversation_id === id || one.conversation_id === null);
-  if (here.length === 0) return null;
+function Notices({ id, members }: NoticesProps): JSX.Element | null {
+  // A key that waits has a notice for as long as it does.
+  const told = notices.value.filter(({ type }) => type !== "waiting_key");
+  const here = told.filter((one) => one.conversation_id === id || one.conversation_id === null);
   const texts = new Set(here.map((one) => words(one.type, one.principal_id, id)));
+  const waiting = members.filter(({ principal_id }) => principal_id !== client().userId);
+  const asked = waiting.filter((member) => waitingKeys(principalOf(member)).length > 0);
+  if (texts.size + asked.length === 0) return null;
   return (
     <div class="notices" role="status">
+      {asked.map((member) => (
+        <WaitingKeys key={member.principal_id} member={member} id={id} />
+      ))}
       {[...texts].map((text) => (
         <p key={text}>{text}</p>
       ))}
+    </div>
+  );
+}
+
+interface WaitingKeysProps {
+  readonly id: string;
+  readonly member: Member;
+}
+
+function WaitingKeys({ id, member }: WaitingKeysProps): JSX.Element {
+  const action = useAction();
+  const name = member.display_name;
+  const confirm = async (): Promise<void> => {
+    if (!(await ask(t("confirm_key_ask", { name })))) return;
+    for (const key of waitingKeys(principalOf(member))) client().confirm(principalOf(member), key);
+    await chat(id).catchUp();
+  };
+  return (
+    <div class="row">
+      <p>{t("key_waiting", { name })}</p>
+      <Button action={action} label={`${t("confirm")}: ${name}`} onPress={confirm}>
+        {t("confirm")}
+      </Button>
+      <Fault of={action} />
     </div>
   );
 }
@@ -205,5 +251,5 @@ function words(type: string, who: string | null, conversationId: string): string
   const name = who ? memberName(who, conversationId) : "";
   if (type === "not_rotated") return t("not_rotated");
   if (type === "own_list_key") return t("own_list_key");
-  return type.includes("waiting") || type === "new_key" ? t("key_waiting", { name }) : t("key_new", { name });
+  return t("key_new", { name });
 }
