@@ -2,6 +2,7 @@
 import { mkdirSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { Client } from "@blindpipe/client";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
 import {
@@ -116,8 +117,8 @@ async function shoot(page, name) {
 test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   const owner = await cluster.user("owner");
   const agentId = await startAgent(owner.client);
-  const ben = (await cluster.user("ben")).client;
-  await ben.updateProfile({ display_name: "Ben" });
+  const ben = await cluster.user("ben");
+  await ben.client.updateProfile({ display_name: "Ben" });
   const { page, context } = await newPage(browser);
   page.setDefaultTimeout(10_000);
   const url = appOf(cluster);
@@ -130,7 +131,7 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await openAgent(page, cluster, agentId);
   await say(page, "How is release 1.4.2?");
   await page.locator(".feed article", { hasText: "All 412 tests pass" }).waitFor();
-  const talk = await ben.openDirect(userId);
+  const talk = await ben.client.openDirect(userId);
   await talk.send("Shall we ship it today?");
   await say(page, "Deploy it, please.");
   await page.getByRole("link", { name: /Approvals/ }).locator(".count").waitFor();
@@ -164,7 +165,15 @@ test("pictures of all screens", { skip, timeout: 170_000 }, async () => {
   await page.getByRole("button", { name: "Compare keys" }).click();
   await page.locator("output.digits").waitFor();
   await shoot(page, "compare-keys");
-  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.getByRole("button", { name: "They are equal" }).click();
+  await page.getByText("keys compared").waitFor();
+  await page.getByText("More", { exact: true }).click();
+  const { email: address, password } = ben;
+  const anew = await Client.login({ url: cluster.nodes[0], email: address, password, turnstileToken: "dev-pass", deviceId: "anew" });
+  await anew.devices.create("another password than before", { accountPassword: password });
+  await (await anew.openDirect(userId)).send("I have a new phone.");
+  await page.getByRole("button", { name: "Confirm: Ben" }).waitFor();
+  await shoot(page, "a-new-key");
 
   await page.goto(`${url}#/agents`);
   await page.getByLabel("The agent's name").fill("House keeper");

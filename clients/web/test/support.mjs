@@ -140,6 +140,17 @@ export async function register(page, cluster, email, name, onProtect = async () 
   return { userId: data.user_id, protectionPassword };
 }
 
+/** Signs a person of the cluster in, and gives this browser the keys. */
+export async function restore(page, cluster, { email, password, protectionPassword }) {
+  await page.goto(appOf(cluster));
+  await page.getByLabel("E-mail").fill(email);
+  await page.getByLabel("Password").fill(password);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByLabel("Protection password").fill(protectionPassword);
+  await page.getByRole("button", { name: "Go on" }).click();
+  await page.getByRole("heading", { name: "Conversations" }).waitFor();
+}
+
 export async function openAgent(page, cluster, agentId) {
   await page.goto(`${appOf(cluster)}#/a/${agentId}`);
   await page.getByRole("button", { name: "Go on" }).click();

@@ -14,6 +14,8 @@ interface Member {
 interface Compared {
   readonly name: string;
   readonly digits: string;
+  /** Null where it could not be fetched: the digits do without it. */
+  readonly Qr: typeof import("./qr.js").Qr | null;
 }
 
 /** In a pair: a group has as many numbers as members. */
@@ -25,13 +27,15 @@ export function Verify({ members }: { readonly members: readonly Member[] }): JS
   if (!member || others.length !== 1) return null;
   const principal = { type: member.principal_type, id: member.principal_id };
   const open = async (): Promise<void> => {
-    const digits = await client().safetyNumber(principal);
-    shown.value = { name: member.display_name, digits };
+    const picture = import("./qr.js").catch(() => null);
+    const digits = (await client().safetyNumber(principal)).replace(/\s+/g, "");
+    shown.value = { name: member.display_name, digits, Qr: (await picture)?.Qr ?? null };
   };
   const verify = async (): Promise<void> => {
     await client().verify(principal, shown.value!.digits);
     shown.value = null;
   };
+  const Picture = shown.value?.Qr;
   return (
     <>
       <Button action={action} kind="quiet" onPress={open}>
@@ -40,7 +44,10 @@ export function Verify({ members }: { readonly members: readonly Member[] }): JS
       {shown.value && (
         <Dialog title={`${t("verify")}: ${shown.value.name}`} onClose={() => (shown.value = null)}>
           <p>{t("verify_lead")}</p>
-          <output class="digits">{groups(shown.value.digits)}</output>
+          <div class="compared">
+            <output class="digits">{groups(shown.value.digits)}</output>
+            {Picture && <Picture text={shown.value.digits} label={t("verify_qr")} />}
+          </div>
           <div class="row">
             <button type="button" class="plain" onClick={() => (shown.value = null)}>
               {t("cancel")}
@@ -57,5 +64,5 @@ export function Verify({ members }: { readonly members: readonly Member[] }): JS
 }
 
 function groups(digits: string): string {
-  return digits.replace(/\s+/g, "").replace(/(\d{5})(?=\d)/g, "$1 ");
+  return digits.replace(/(\d{5})(?=\d)/g, "$1 ");
 }
