@@ -106,9 +106,16 @@ test("a person makes an agent, and minds its manifest", { skip, timeout: 90_000 
     assert.deepEqual(JSON.parse(await manifest.inputValue()), MANIFEST);
   });
 
-  await t.test("on a page of 320 pixels, nothing is cut off", async () => {
+  await t.test("in English and German, on a page of 320 pixels, nothing is cut off", async () => {
     await page.setViewportSize({ width: 320, height: 640 });
     assert.deepEqual(await wide(page), []);
+    const session = await context.newCDPSession(page);
+    const userAgent = await page.evaluate(() => navigator.userAgent);
+    await session.send("Emulation.setUserAgentOverride", { userAgent, acceptLanguage: "de-DE,de" });
+    await page.reload();
+    await page.getByRole("button", { name: "Manifest speichern" }).waitFor();
+    assert.deepEqual(await wide(page), []);
+    await isAccessible(page, "a manifest, in German");
   });
 
   assert.deepEqual(faults, []);

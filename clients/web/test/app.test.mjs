@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
 import { appOf, AXE, findBrowser, isAccessible, newPage, openAgent, PASSWORD, register, say, startBrowser, until } from "./support.mjs";
@@ -14,6 +15,9 @@ const DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwA
 let cluster;
 let browser;
 let stopAgent = async () => {};
+let hasStopped = false;
+/** The decision as the agent has it. The agent believes only what the person's key has signed. */
+let proven = null;
 // The answer to the first message ends when the page has shown it live: the page is looked at twice a second only.
 const liveSeen = {};
 liveSeen.promise = new Promise((resolve) => (liveSeen.resolve = resolve));
@@ -47,12 +51,24 @@ async function startAgent(owner) {
       return;
     }
     const stream = ctx.stream();
+    if (ctx.text === "count") {
+      for (let n = 1; !ctx.stopped.aborted; n++) {
+        await stream.write(`${n} `);
+        await pause(50);
+      }
+      hasStopped = true;
+      await stream.end();
+      return;
+    }
     await stream.write("One two ");
     if (ctx.text === "hello") await liveSeen.promise;
     await stream.write("**three**");
     await stream.end();
   });
-  agent.onDecision("deploy", (ctx) => ctx.reply(`Decided: ${ctx.decision.outcome}`));
+  agent.onDecision("deploy", async (ctx) => {
+    proven = ctx.decision;
+    await ctx.reply(`Decided: ${ctx.decision.outcome}`);
+  });
   const stopping = new AbortController();
   const running = agent.run({ signal: stopping.signal });
   stopAgent = async () => {
@@ -69,6 +85,7 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
   page.setDefaultTimeout(10_000);
   await context.addInitScript(AXE);
   const email = `ada-${Date.now()}@example.com`;
+  let userId;
   let protectionPassword;
 
   await t.test("the sign-in is accessible and refuses a wrong password in words", async () => {
@@ -81,7 +98,7 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
   });
 
   await t.test("an account is made, and its keys", async () => {
-    protectionPassword = (await register(page, cluster, email, "Ada")).protectionPassword;
+    ({ userId, protectionPassword } = await register(page, cluster, email, "Ada"));
     await isAccessible(page, "conversations");
   });
 
@@ -163,7 +180,8 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
     await say(page, "deploy");
     await page.getByRole("link", { name: /Approvals/ }).locator(".count").waitFor();
     await page.getByRole("navigation").getByRole("link", { name: /Approvals/ }).click();
-    await page.getByText("Deploy 1.4.2?").waitFor();
+    // The conversation says it too, until its page has gone.
+    await page.locator(".approval").getByText("Deploy 1.4.2?").waitFor();
     await page.locator("pre.json", { hasText: "1.4.2\\u202e" }).waitFor();
     await isAccessible(page, "approvals");
     await page.getByRole("button", { name: "Approve" }).click();
@@ -172,6 +190,37 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
     await page.getByRole("link", { name: "Conversations" }).click();
     await page.locator(".list a", { hasText: "Robot" }).click();
     await page.locator(".feed").getByText("Decided: approved").waitFor();
+  });
+
+  await t.test("the receipt is the one that the agent has verified", async () => {
+    await page.getByRole("navigation").getByRole("link", { name: /Approvals/ }).click();
+    const saving = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Download the receipt" }).click();
+    const file = await saving;
+    const receipt = JSON.parse(readFileSync(await file.path(), "utf8"));
+    const { approval_id: id, state, decisions } = receipt.approval;
+    assert.equal(file.suggestedFilename(), `receipt-${id}.json`);
+    assert.equal(state, "approved");
+    assert.deepEqual(decisions.map(({ user_id, decision }) => [user_id, decision]), [[userId, "approved"]]);
+    assert.deepEqual(receipt, JSON.parse(JSON.stringify(proven.receipt)));
+  });
+
+  await t.test("Stop ends an answer, and what is written stays", async () => {
+    await page.getByRole("link", { name: "Conversations" }).click();
+    await page.locator(".list a", { hasText: "Robot" }).click();
+    await say(page, "count");
+    await page.locator("article.live", { hasText: "1 2 3" }).waitFor();
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.locator("article.message:not(.live):not(.own)", { hasText: "1 2 3" }).waitFor();
+    assert.ok(hasStopped, "the agent was told");
+    assert.equal(await page.locator("article.live").count(), 0);
+  });
+
+  await t.test("the person sees what the agent has read", async () => {
+    await page.goto(`${appOf(cluster)}#/settings/reads`);
+    await page.locator(".page li", { hasText: "Robot" }).getByText("new messages and other events").first().waitFor();
+    await isAccessible(page, "what agents have read");
+    await page.goBack();
   });
 
   await t.test("a reload goes on without a password", async () => {
