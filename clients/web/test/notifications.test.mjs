@@ -6,6 +6,7 @@ import { fileURLToPath } from "node:url";
 import vm from "node:vm";
 import { Agent } from "@blindpipe/client/agent";
 import { devCluster } from "@blindpipe/client/testing";
+import { pushedTo } from "./pushes.mjs";
 import { appOf, AXE, deviceKeys, findBrowser, isAccessible, newPage, openAgent, pushStandIn, register, say, startBrowser, until } from "./support.mjs";
 
 const program = findBrowser();
@@ -82,52 +83,6 @@ test("a refusal of the browser is told", { skip, timeout: 60_000 }, async () => 
   assert.deepEqual(faults, []);
   await context.close();
 });
-
-const SHOWN_TIMEOUT_MS = 12_000;
-
-/**
- * The worker in the browser, told of pushes as by a push service while no page of the app is open. A stand-in keeps what it
- * shows: this browser has no notifications.
- */
-async function pushedTo(context, page, cluster) {
-  const worker = context.serviceWorkers().find((each) => each.url().endsWith("/app/reading-sw.js"));
-  await worker.evaluate(() => {
-    globalThis.shown = new Map();
-    registration.showNotification = async (title, { tag, ...options }) => void globalThis.shown.set(tag, { title, tag, ...options });
-  });
-  const { origin } = new URL(appOf(cluster));
-  // A page of the same address that the worker does not rule.
-  await page.goto(`${origin}/health`);
-  const devtools = await context.newCDPSession(page);
-  const registered = new Promise((resolve) => {
-    devtools.on("ServiceWorker.workerRegistrationUpdated", ({ registrations: [first] }) => {
-      if (first) resolve(first.registrationId);
-    });
-  });
-  await devtools.send("ServiceWorker.enable");
-  const registrationId = await registered;
-  const shown = (tag) => worker.evaluate((wanted) => globalThis.shown.get(wanted), tag);
-  const shows = async (tag, fits = () => true) => {
-    for (const end = Date.now() + SHOWN_TIMEOUT_MS; ; await page.waitForTimeout(50)) {
-      const found = await shown(tag);
-      if (found && fits(found)) return found;
-      if (Date.now() > end) assert.fail(`not shown: ${tag}, but ${JSON.stringify(found)}`);
-    }
-  };
-  return {
-    shows,
-    push: (content) =>
-      devtools.send("ServiceWorker.deliverPushMessage", { origin, registrationId, data: JSON.stringify(content) }),
-    press: (notification, action) =>
-      worker.evaluate(
-        ([pressed, action]) => {
-          const event = new Event("notificationclick");
-          dispatchEvent(Object.assign(event, { action, notification: { ...pressed, close: () => {} }, waitUntil: () => {} }));
-        },
-        [notification, action],
-      ),
-  };
-}
 
 test("words and buttons, for a person who wants them", { skip, timeout: 120_000 }, async (t) => {
   const { page, context, faults } = await newPage(browser);

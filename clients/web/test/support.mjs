@@ -163,16 +163,16 @@ export async function say(page, text) {
 }
 
 /** In the page, before its scripts: a push service that gives one address, and a person who agrees. */
-export function pushStandIn(keys) {
+export function pushStandIn({ endpoint = "http://127.0.0.1:9/a-secret-address", ...keys }) {
   const kept = "stand-in-subscription";
   const read = () => {
     const key = localStorage.getItem(kept);
     if (key === null) return null;
     const bytes = Uint8Array.from(key.split(","), Number);
     return {
-      endpoint: "http://127.0.0.1:9/a-secret-address",
+      endpoint,
       options: { applicationServerKey: bytes.buffer },
-      toJSON: () => ({ endpoint: "http://127.0.0.1:9/a-secret-address", keys }),
+      toJSON: () => ({ endpoint, keys }),
       unsubscribe: async () => (localStorage.removeItem(kept), true),
     };
   };
