@@ -12,6 +12,7 @@ from attacker import Attacker, Victim, attacked_person, attacking
 from live import sign_in, texts
 
 from blindpipe import Hooks, KeyUnavailable
+from blindpipe.client import DeviceKeys, EpochMarks
 from blindpipe.testing import DevCluster, TestUser
 
 
@@ -106,6 +107,46 @@ async def test_after_a_revocation_nothing_is_sealed_with_the_old_secret(
         said = ["to the phone too", "to the phone no more"]
         assert await texts(bob.client.conversation(direct.id)) == said
         await phone.close()
+
+
+async def test_a_secret_that_is_due_for_a_revocation_seals_nothing_after_a_restart_either(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with _behind(cluster) as (ada, attacker, victim):
+        direct = await ada.client.open_direct(bob.client.user_id)
+        phone = await sign_in(cluster, ada, "phone")
+        await phone.devices.restore(ada.protection_password)
+        await direct.send("to the phone too")
+        _refuse(attacker, 429)
+        refused = attacker.on_status
+        # The server lists no conversation either.
+        attacker.on_status = lambda method, path: (
+            429 if path == "/conversations" else refused(method, path)
+        )
+        await ada.client.devices.revoke("phone")
+        session, device_id = ada.client.session, ada.client.account.device_id
+        assert session.options.signer
+        marks = {id: EpochMarks.stored(mark.store()) for id, mark in session.marks().items()}
+        again = await sign_in(
+            cluster,
+            ada,
+            device_id,
+            url=attacker.url,
+            ssl_context=None,
+            hooks=victim.hooks,
+            pins=ada.client.trust.store(),
+            marks=marks,
+        )
+        again.devices.hold(DeviceKeys(session.options.signer))
+        direct = again.conversation(direct.id)
+        with pytest.raises(KeyUnavailable):
+            await direct.send("still to the phone?")
+        _allow(attacker)
+        await direct.send("to the phone no more")
+        said = ["to the phone too", "to the phone no more"]
+        assert await texts(bob.client.conversation(direct.id)) == said
+        await phone.close()
+        await again.close()
 
 
 async def test_age_alone_stops_nobody_for_ten_minutes(

@@ -166,10 +166,12 @@ test("a secret that is due for a change seals nothing after a restart either", a
     await phone.devices.restore(user.protectionPassword);
     const conversation = await user.client.openDirect(eve.client.userId);
     await conversation.send("with the phone");
-    // The server refuses a fresh secret, and says that none is due.
+    // The server lists no conversation, refuses a fresh secret, and says that none is due.
     const error = { code: "RATE_LIMITED", message: "", params: { retry_after_ms: 600_000 } };
     proxy.before = ({ path }) =>
-      path.endsWith("/rotate") ? { status: 429, body: { error } } : undefined;
+      path === "/conversations" || path.endsWith("/rotate")
+        ? { status: 429, body: { error } }
+        : undefined;
     proxy.onAnswer = (_, answer) => {
       if (answer.body.data?.rotation_required === undefined) return undefined;
       answer.body.data.rotation_required = false;

@@ -268,23 +268,32 @@ export class Client extends AccountCalls {
     this.#hooks.call("key_changed", details);
   }
 
-  /** Fresh secrets where a device that was removed could read what is sent now. */
+  /**
+   * Fresh secrets where a device that was removed could read what is sent now. Elsewhere the next send
+   * rotates: that is noted here, and needs no word of the server.
+   */
   async #rotateRecent(): Promise<void> {
     if (!this.#rotator) return;
+    this.session.keysChanged(this.session.options.self);
     const since = Date.now() - ROTATED_AFTER_REVOCATION_MS;
-    for await (const { conversation_id: id, last_activity_at, epoch } of this.conversations()) {
-      if (Date.parse(last_activity_at) < since) return;
-      if (epoch === 0) continue;
-      try {
-        await this.session.mustRotate(id);
-        await this.#rotator.rotate(id);
-      } catch (error) {
-        if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;
-        // The next send rotates: the server asks for it.
-        this.options.logger?.warn("a conversation has no fresh secret yet", {
-          conversation_id: id,
-        });
+    try {
+      for await (const { conversation_id: id, last_activity_at, epoch } of this.conversations()) {
+        if (Date.parse(last_activity_at) < since) return;
+        if (epoch > 0) await this.#rotateAway(id);
       }
+    } catch (error) {
+      if (!(error instanceof BlindpipeError)) throw error;
+      this.options.logger?.warn("some conversations have no fresh secret yet");
+    }
+  }
+
+  async #rotateAway(conversation_id: string): Promise<void> {
+    try {
+      await this.session.mustRotate(conversation_id);
+      await this.#rotator!.rotate(conversation_id);
+    } catch (error) {
+      if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;
+      this.options.logger?.warn("a conversation has no fresh secret yet", { conversation_id });
     }
   }
 

@@ -131,8 +131,7 @@ export class Session {
     this.directory = new Directory(options.http, options.pins, (notices) => {
       options.onLearned?.();
       for (const notice of notices) {
-        for (const entry of this.#entries()) entry.room.keysChanged(notice.about);
-        if (options.self.type === "user") this.#noteChanged(notice.about);
+        this.keysChanged(notice.about);
         options.onNotice(notice, null);
       }
     });
@@ -213,7 +212,13 @@ export class Session {
     this.options.onLearned?.();
   }
 
-  /** A rotation is due where somebody reads, also where the room is not in memory. */
+  /** The keys of somebody changed: a person's rotation is due wherever those read, also after a restart. */
+  keysChanged(of: Principal): void {
+    for (const entry of this.#entries()) entry.room.keysChanged(of);
+    if (this.options.self.type === "user") this.#noteChanged(of);
+  }
+
+  /** Of the rooms that are not in memory. */
   #noteChanged(who: Principal): void {
     const member = principalName(who);
     for (const id of this.#marks.names()) {

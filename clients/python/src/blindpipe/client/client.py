@@ -277,17 +277,23 @@ class Client(AccountCalls):
         """Fresh secrets where a device that was removed could read what is sent now."""
         self.session.needs_fresh_secret()
         since = now_ms() - ROTATED_AFTER_REVOCATION_MS
-        async for info in self.conversations():
-            if milliseconds(info["last_activity_at"]) < since:
-                return
-            if self._parts is None or info["epoch"] == 0:
-                continue
-            id = info["conversation_id"]
-            try:
-                await self._parts.rotator.rotate(id)
-            except (BlindpipeError, KeyUnavailable):
-                # The next send rotates, or fails.
-                self._options.logger.warning("%s has no fresh secret yet", id)
+        try:
+            async for info in self.conversations():
+                if milliseconds(info["last_activity_at"]) < since:
+                    return
+                if info["epoch"] > 0:
+                    await self._rotate_away(info["conversation_id"])
+        except BlindpipeError:
+            # The next send rotates, or fails.
+            self._options.logger.warning("some conversations have no fresh secret yet")
+
+    async def _rotate_away(self, conversation_id: str) -> None:
+        if self._parts is None:
+            return
+        try:
+            await self._parts.rotator.rotate(conversation_id)
+        except (BlindpipeError, KeyUnavailable):
+            self._options.logger.warning("%s has no fresh secret yet", conversation_id)
 
     @property
     def session(self) -> Session:

@@ -279,6 +279,8 @@ class ToolRequest:
     async def _respond(self, status: str, reason: str | None, content: JsonObject) -> None:
         request_id = self.call["request_id"]
         place = Response(self._asked.digest, request_id, status, reason)
+        # Somebody may have left while the tool ran.
+        await self._prepare()
         payload = await self._session.seal_payload(self.call["conversation_id"], place, content)
         body = {"agent_id": self.call["agent_id"], "status": status, "payload": payload}
         body |= {"reason": reason} if reason else {}

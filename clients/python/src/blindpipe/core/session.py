@@ -360,8 +360,14 @@ class Session:
         else:
             self._fresh[conversation_id] = now
             entries = [self._entry(conversation_id)]
+        me = self.options.me
         for entry in entries:
             entry.room.fresh_after, entry.is_stale = now, True
+            entry.room.keys_changed(me)
+            # It stays due after a restart.
+            self._note_marks(entry)
+        if conversation_id is None:
+            self._note_changed(me)
 
     async def _observe_rotation(self, data: JsonObject) -> None:
         id = data["conversation_id"]
@@ -537,7 +543,7 @@ class Session:
         entry = await self.load(conversation_id)
         if entry.room.server.epoch > entry.room.marks.epoch:
             await self.read_wraps(conversation_id, entry)
-        key = _sealable(entry, answering)
+        key = self._sealable(entry, answering)
         signer = self.options.signer
         if signer is None:
             raise KeyUnavailable()
@@ -548,6 +554,15 @@ class Session:
         readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []
         data = content if isinstance(content, bytes) else contents.encode(content)
         return envelope.seal(key, self.options.me, signer, place, now_ms(), data, readers=readers)
+
+    def _sealable(self, entry: Entry, answering: int | None) -> EpochKey:
+        # A person rotates before a send. Where the limit forbids that, the newest may go on for a
+        # while, unless somebody was to lose it: that can have been learned since.
+        key = entry.room.sealable()
+        is_lost = self.options.me.is_user and entry.room.due(now_ms()) == "change"
+        if key is None or is_lost or (answering or 0) > key.epoch:
+            raise KeyUnavailable()
+        return key
 
     async def seal_payload(
         self, conversation_id: str, place: Place, content: JsonObject | bytes, **options: Any
@@ -579,14 +594,6 @@ def _count(entry: Entry, epoch: int) -> None:
     """The server does not count the messages of an epoch, so those that pass here are counted."""
     if entry.room.server.epoch == epoch:
         entry.room.server.messages += 1
-
-
-def _sealable(entry: Entry, answering: int | None) -> EpochKey:
-    # A person rotates before a send; where the limit forbids that, the newest may go on for a while.
-    key = entry.room.sealable()
-    if key is None or (answering or 0) > key.epoch:
-        raise KeyUnavailable()
-    return key
 
 
 def _principal_of(member: Member) -> Principal:

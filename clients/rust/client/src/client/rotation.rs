@@ -115,9 +115,13 @@ impl Client {
         self.rotate(id).await
     }
 
-    /// Fresh secrets where a device that was removed could read what is sent now. Where this fails,
-    /// the next send rotates: the server asks for it.
+    /// Fresh secrets where a device that was removed could read what is sent now. Everywhere else, and
+    /// where this fails, the next send rotates: that is noted here, and needs no word of the server.
     pub(super) async fn rotate_recent(&self) {
+        if let Ok(session) = self.session() {
+            session.keys_changed(principal(session.me));
+            self.save_if_dirty();
+        }
         let since = self.0.clock.now_ms();
         let since = since.saturating_sub(ROTATED_AFTER_REVOCATION_MS);
         let mut cursor = None;

@@ -176,9 +176,10 @@ impl Session {
     }
 
     /// The keys of somebody changed, in the directory or by a tap.
-    pub(super) fn keys_changed(&self, of: Owner) {
+    pub(crate) fn keys_changed(&self, of: Owner) {
         self.changes.lock().keys(of);
         self.note_changed(of);
+        self.mark_dirty();
     }
 
     /// A rotation is due where `of` reads, also after a restart before the next look.

@@ -370,11 +370,14 @@ impl Session {
         if entry.room.server().epoch > entry.room.highest_epoch() {
             self.read_wraps(&mut entry, None).await?;
         }
-        // A person rotates before a send; where the limit forbids that, the newest goes on.
+        // A person rotates before a send. Where the limit forbids that, the newest goes on, unless
+        // somebody was to lose it: that can have been learned since.
+        let is_person = matches!(self.me, Principal::User(_));
         let key = entry.room.sealable();
+        let key = key.filter(|_| !(is_person && entry.room.must_rotate()));
         let key = key.filter(|key| options.answering.is_none_or(|epoch| epoch <= key.epoch()));
         let key = key.ok_or(Error::KeyUnavailable(
-            "nobody has given this member a secret",
+            "this member has no secret that it may seal with",
         ))?;
         let keys = self.keys.as_ref();
         let keys = keys.ok_or(Error::KeyUnavailable("this client has no keys"))?;

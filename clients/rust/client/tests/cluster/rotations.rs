@@ -11,7 +11,7 @@ use std::{
 use blindpipe_client::{
     Client, Clock, Error, Hook, MemoryStore,
     protocol::ids::{ConversationId, Principal},
-    testing::TestUser,
+    testing::{PROTECTION_PASSWORD, TestUser},
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::{
     faults::Fault,
     proxy::Proxy,
-    support::{Shared, cluster, direct, pair},
+    support::{Shared, cluster, direct, pair, texts},
 };
 
 /// Ada behind a server that takes no rotation while it is told so.
@@ -40,7 +40,8 @@ async fn limited(cluster: &Shared) -> Limited {
     );
     let (limits, telling) = (is_limited.clone(), told.clone());
     proxy.on_call(move |call| {
-        let is_refused = call.ends_with("/rotate") && limits.load(Ordering::Relaxed);
+        let is_refused = call.ends_with("/rotate") || call == "GET /conversations";
+        let is_refused = is_refused && limits.load(Ordering::Relaxed);
         is_refused.then_some(Fault::Refusal(429))
     });
     let store = Arc::new(MemoryStore::default());
@@ -103,6 +104,39 @@ async fn nothing_is_said_under_a_secret_that_a_removed_member_holds() {
     group.send("without Eve").await.expect("sent");
     let after = group.info().await.expect("read");
     assert_eq!(after.epoch, before.epoch + 1);
+}
+
+#[tokio::test]
+async fn nothing_is_said_under_a_secret_that_a_revoked_device_holds() {
+    let cluster = cluster().await;
+    let limited = limited(&cluster).await;
+    let bob = cluster.user("bob").await.expect("a person");
+    let conversation = direct(&limited.ada, &bob).await;
+    let phone = cluster.device(&limited.ada, 0, "phone").await;
+    let phone = phone.expect("signed in");
+    let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
+    restored.expect("restored");
+    conversation.send("on the phone too").await.expect("sent");
+    // The server lists no conversation, and says that no fresh secret is due.
+    limited.proxy.on_answer(|_, answer| {
+        if answer["data"]["rotation_required"] == Value::Bool(true) {
+            answer["data"]["rotation_required"] = false.into();
+        }
+    });
+    limited.is_limited.store(true, Ordering::Relaxed);
+    let revoked = limited.ada.client.devices().revoke("phone").await;
+    revoked.expect("revoked");
+    let again = Client::builder(limited.proxy.server()).store(limited.store.clone());
+    let again = again.clock(limited.clock.clone()).resume().await;
+    let again = again.expect("a session").expect("it is live");
+    let conversation = again.conversation(conversation.id());
+    let sent = conversation.send("without the phone").await;
+    assert!(matches!(sent, Err(Error::KeyUnavailable(_))), "{sent:?}");
+    limited.is_limited.store(false, Ordering::Relaxed);
+    let sent = conversation.send("without the phone").await;
+    sent.expect("sent under a fresh secret");
+    let theirs = texts(&bob.client.conversation(conversation.id())).await;
+    assert_eq!(theirs, ["on the phone too", "without the phone"]);
 }
 
 #[tokio::test]
