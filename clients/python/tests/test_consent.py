@@ -9,10 +9,27 @@ from functools import partial
 from typing import Any
 
 import pytest
-from live import decide_until_answered, grant, running, sign_in
+from attacker import has_event
+from live import (
+    answer_to,
+    collect,
+    decide_until_answered,
+    from_agent,
+    grant,
+    running,
+    sign_in,
+)
 
-from blindpipe import Agent, CallResult, Context, Conversation, NotApproved, ToolRequest, UsageError
-from blindpipe.client import Sensitivity, Tool
+from blindpipe import (
+    Agent,
+    CallResult,
+    Context,
+    Conversation,
+    NotApproved,
+    ToolRequest,
+    UsageError,
+)
+from blindpipe.client import ClientEvent, Sensitivity, Tool, ToolRequestEvent
 from blindpipe.e2ee import Principal, ids
 from blindpipe.e2ee.consent import Consents, Decision
 from blindpipe.e2ee.envelope import Request
@@ -230,6 +247,55 @@ async def test_a_request_for_another_device_runs_on_none_else(cluster: DevCluste
         await phone.close()
     assert (ran, refused) == ([], ["unable"])
     assert [each.result for each in results] == ["ping on the phone"]
+
+
+async def test_who_leaves_while_a_tool_runs_reads_no_answer(cluster: DevCluster) -> None:
+    has_left = asyncio.Event()
+
+    async def run(_tool: str, _arguments: dict[str, Any]) -> str:
+        await eve.client.conversation(group.id).remove_member(eve.client.user_id)
+        await has_left.wait()
+        return "done"
+
+    tools = {"ping": Tool(SCOPE, Sensitivity.LOW, run)}
+    ada, eve = await cluster.user("ada", tools=tools), await cluster.user("eve")
+    options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+    agent = Agent(options)
+
+    @agent.on("message")
+    async def ask(ctx: Context) -> None:
+        if ctx.text == "ask":
+            await ctx.reply((await ctx.request_grant(SCOPE))["grant_id"])
+            return
+        await ctx.call("ping", SCOPE, {})
+        await ctx.reply("done")
+
+    async with running(agent), asyncio.TaskGroup() as runs:
+        await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([eve.client.user_id])
+        await group.add_agent(agent.agent_id, "all")
+        asked = (await answer_to(ada, lambda: group.send("ask"))).received.text
+        await ada.client.decide_grant(str(asked), "approve")
+        before = (await group.info())["epoch"]
+
+        def enough(events: list[ClientEvent]) -> bool:
+            last = events[-1]
+            if isinstance(last, ToolRequestEvent):
+                runs.create_task(_run_approved(last.request))
+            if has_event("member.removed")(events):
+                has_left.set()
+            return any(map(from_agent, events))
+
+        await collect(ada, partial(group.send, "ping"), enough)
+        # Nobody else has made a secret: agents make none.
+        assert (await group.info())["epoch"] > before
+    await ada.client.close()
+    await eve.client.close()
+
+
+async def _run_approved(request: ToolRequest) -> None:
+    await request.approve()
+    await request.execute()
 
 
 def test_what_is_remembered_ends_by_time_and_by_a_withdrawal() -> None:

@@ -187,15 +187,15 @@ class Machine:
         )
         return {"decision": decision, "notices": _notices(shown.notices)}
 
-    def do_approve(self, event: Json) -> Json:
-        agent = principal(event, "agent")
-        self.consents.approve(self.room.conversation, agent, event["scope"], event["now"])
-        return {}
+    def do_remember(self, event: Json) -> Json:
+        agent, request = principal(event, "agent"), place(event["place"])
+        assert isinstance(request, Request)
+        here, now, days = self.room.conversation, event["now"], event["days"]
+        return {"done": self.consents.remember(here, agent, request.tool, now, days)}
 
     def do_withdraw(self, event: Json) -> Json:
         agent = principal(event, "agent")
-        self.consents.withdraw(agent, event["scope"], self.room.conversation)
-        return {}
+        return {"done": self.consents.withdraw(agent, event["scope"], self.room.conversation)}
 
     def do_begin(self, event: Json) -> Json:
         return {"done": self.consents.begin(principal(event, "agent"), event["request_id"])}

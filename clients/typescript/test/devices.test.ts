@@ -198,6 +198,10 @@ test("a device decides by its own table and records, which outlive it", async ()
       assert.equal(events.find(fromAgent)?.opened?.content["text"], "executed");
     }
     await user.client.revokeGrant(grant.grant_id);
+    const group = await user.client.openGroup([]);
+    await group.addAgent(options.agentId, "all");
+    await group.send("ask");
+    assert.equal((await until(requested)).conversation_id, group.id);
   });
   // The server's grant alone makes nothing run: the person approves on this device first.
   const wanted = ["ask", "repeated", "execute", "repeated", "ask", "repeated"];

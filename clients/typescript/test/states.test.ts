@@ -170,12 +170,19 @@ class Machine {
   async #consentStep(event: Vector): Promise<unknown> {
     const { consents, conversation } = this;
     switch (event.do) {
-      case "approve":
-        consents.approve(conversation, principal(event.agent), event.scope, event.now);
-        return {};
+      case "remember": {
+        const place = placeOf(event.place) as e2ee.RequestPlace;
+        const agent = principal(event.agent);
+        try {
+          consents.remember(conversation, agent, place, null, event.days, event.now);
+          return { done: true };
+        } catch (error) {
+          assert(error instanceof e2ee.UsageError);
+          return { done: false };
+        }
+      }
       case "withdraw":
-        consents.withdraw(conversation, principal(event.agent), event.scope);
-        return {};
+        return { done: consents.withdraw(conversation, principal(event.agent), event.scope) };
       case "begin":
         return { done: consents.begin(principal(event.agent), event.request_id) };
       case "ask": {

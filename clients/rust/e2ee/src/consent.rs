@@ -12,9 +12,6 @@ use crate::{
     trust::Trust,
 };
 
-/// How long an approval of a medium tool lasts after its last use, milliseconds.
-const MEDIUM_WINDOW: u64 = 24 * 60 * 60_000;
-
 /// The longest time for which a person may let a tool run unasked, days.
 pub const MAX_REMEMBERED_DAYS: u32 = 30;
 const DAY_MS: u64 = 24 * 60 * 60_000;
@@ -52,8 +49,6 @@ pub enum Decision {
 pub struct Consents {
     tools: BTreeMap<String, Tool>,
     begun: BTreeSet<(Principal, String)>,
-    /// When an agent was last approved, or used it, by conversation and scope.
-    approved: BTreeMap<(Id, Principal, String), u64>,
     /// Until when an agent may use a tool unasked, by conversation and tool.
     remembered: BTreeMap<(Id, Principal, String), u64>,
 }
@@ -75,7 +70,7 @@ impl Consents {
 
     /// Decides about a request that opened. `manifest` may raise the sensitivity, never lower it.
     pub fn decide(
-        &mut self,
+        &self,
         me: Principal,
         conversation: Id,
         agent: Principal,
@@ -93,24 +88,15 @@ impl Consents {
         if sensitivity == Sensitivity::High {
             return Decision::Ask;
         }
-        let remembered = (conversation, agent, request.tool.clone());
-        if self
-            .remembered
-            .get(&remembered)
-            .is_some_and(|end| now < *end)
-        {
-            return Decision::Execute;
+        let tool = (conversation, agent, request.tool.clone());
+        let left = self.remembered.get(&tool);
+        let left = left.map_or(0, |end| end.saturating_sub(now));
+        // A clock that was set back makes no silence longer.
+        if (1..=u64::from(MAX_REMEMBERED_DAYS) * DAY_MS).contains(&left) {
+            Decision::Execute
+        } else {
+            Decision::Ask
         }
-        let approval = (conversation, agent, request.scope.clone());
-        let Some(last) = self.approved.get_mut(&approval) else {
-            return Decision::Ask;
-        };
-        let is_recent = now.saturating_sub(*last) < MEDIUM_WINDOW;
-        if sensitivity == Sensitivity::Low || is_recent {
-            *last = now.max(*last);
-            return Decision::Execute;
-        }
-        Decision::Ask
     }
 
     /// The sensitivity of a request for a tool of this device; none for any other.
@@ -118,18 +104,6 @@ impl Consents {
         let tool = self.tools.get(&request.tool)?;
         let raised = manifest.map_or(tool.sensitivity, |raised| tool.sensitivity.max(raised));
         (tool.scope == request.scope).then_some(raised)
-    }
-
-    /// The person approved an agent here, by a grant.
-    pub fn approve(&mut self, conversation: Id, agent: Principal, scope: &str, now: u64) {
-        self.approved
-            .insert((conversation, agent, scope.to_owned()), now);
-    }
-
-    /// The person took an approval back.
-    pub fn withdraw(&mut self, conversation: Id, agent: Principal, scope: &str) {
-        self.approved
-            .remove(&(conversation, agent, scope.to_owned()));
     }
 
     /// The person lets this agent use this tool here unasked, for 1 to [`MAX_REMEMBERED_DAYS`] days.
@@ -153,27 +127,25 @@ impl Consents {
         is_fit
     }
 
-    /// The person takes every approval of an agent back: of a scope or of all, in a conversation or
-    /// in all. True if there was one.
-    pub fn withdraw_all(
+    /// The person takes back what is remembered of an agent: of a scope or of all, in a conversation
+    /// or in all. True if there was something.
+    pub fn withdraw(
         &mut self,
         agent: Principal,
         scope: Option<&str>,
         conversation: Option<Id>,
     ) -> bool {
-        let is_meant = |of: &(Id, Principal, String), of_scope: Option<&str>| {
-            of.1 == agent
-                && conversation.is_none_or(|it| it == of.0)
-                && (scope.is_none() || of_scope.is_none() || scope == of_scope)
-        };
-        let before = self.approved.len() + self.remembered.len();
-        self.approved.retain(|of, _| !is_meant(of, Some(&of.2)));
+        let before = self.remembered.len();
         let tools = &self.tools;
         // A tool that has left the table has no scope to tell: it goes as well.
         let scope_of = |tool: &str| tools.get(tool).map(|tool| tool.scope.as_str());
-        self.remembered
-            .retain(|of, _| !is_meant(of, scope_of(&of.2)));
-        self.approved.len() + self.remembered.len() < before
+        self.remembered.retain(|(place, of, tool), _| {
+            let is_meant = *of == agent
+                && conversation.is_none_or(|it| it == *place)
+                && (scope.is_none() || scope_of(tool).is_none_or(|it| scope == Some(it)));
+            !is_meant
+        });
+        self.remembered.len() < before
     }
 
     /// The records, for a store. The table of tools is not among them.
@@ -181,12 +153,6 @@ impl Consents {
     pub fn store(&self) -> Value {
         let begun = self.begun.iter();
         let begun = begun.map(|(agent, id)| json!([hex(agent.to_bytes()), id]));
-        let approved = self
-            .approved
-            .iter()
-            .map(|((conversation, agent, scope), at)| {
-                json!([hex(*conversation), hex(agent.to_bytes()), scope, at])
-            });
         let remembered = self
             .remembered
             .iter()
@@ -195,12 +161,12 @@ impl Consents {
             });
         json!({
             "begun": begun.collect::<Vec<_>>(),
-            "approved": approved.collect::<Vec<_>>(),
             "remembered": remembered.collect::<Vec<_>>(),
         })
     }
 
-    /// Takes up what [`Self::store`] gave.
+    /// Takes up what [`Self::store`] gave. Earlier versions kept `approved`, which silenced all tools of
+    /// a scope; nothing reads it.
     ///
     /// # Errors
     ///
@@ -218,10 +184,6 @@ impl Consents {
             let at = entry[3].as_u64().ok_or(Error::Malformed)?;
             Ok(((bytes(&entry[0])?, agent(&entry[1])?, name), at))
         };
-        consents.approved = list("approved")?
-            .iter()
-            .map(record)
-            .collect::<Result<_>>()?;
         // Documents of before hold none.
         let remembered = stored["remembered"].as_array().into_iter().flatten();
         consents.remembered = remembered.map(record).collect::<Result<_>>()?;
@@ -286,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restored_records_know_what_was_begun_and_approved() {
+    fn restored_records_know_what_was_begun_and_forget_scopes() {
         let (me, agent) = (Principal::User([1; 16]), Principal::Agent([2; 16]));
         let tool = Tool {
             scope: "mail:send".to_owned(),
@@ -294,9 +256,10 @@ mod tests {
         };
         let tools = BTreeMap::from([("send".to_owned(), tool)]);
         let mut first = Consents::new(tools.clone());
-        first.approve([3; 16], agent, "mail:send", 5);
         assert!(first.begin(agent, "one"));
-        let mut second = Consents::restore(tools, &first.store()).expect("a store");
+        let mut stored = first.store();
+        stored["approved"] = json!([[hex([3; 16]), hex(agent.to_bytes()), "mail:send", 5]]);
+        let second = Consents::restore(tools, &stored).expect("a store");
         let mut request = Request {
             asked: [1; 16],
             request_id: "one".to_owned(),
@@ -308,9 +271,7 @@ mod tests {
         assert_eq!(decision, Decision::Repeated);
         request.request_id = "two".to_owned();
         let decision = second.decide(me, [3; 16], agent, &request, None, 6);
-        assert_eq!(decision, Decision::Execute);
-        let other = second.decide(me, [4; 16], agent, &request, None, 6);
-        assert_eq!(other, Decision::Ask, "another conversation");
+        assert_eq!(decision, Decision::Ask, "a scope silences nothing");
         assert!(Consents::restore(BTreeMap::new(), &json!([])).is_err());
         let mut before = first.store();
         before
@@ -362,6 +323,7 @@ mod tests {
         for (request, manifest, now, decision) in [
             (&ping, None, end - 1, Decision::Execute),
             (&ping, None, end, Decision::Ask),
+            (&ping, None, 4, Decision::Ask),
             (&ping, raised, 6, Decision::Ask),
             (&scan, None, 6, Decision::Ask),
             (&wipe, None, 6, Decision::Ask),
@@ -372,10 +334,9 @@ mod tests {
         let elsewhere = restored.decide(me, [4; 16], agent, &ping, None, 6);
         assert_eq!(elsewhere, Decision::Ask);
 
-        restored.approve(HERE, agent, "net", 5);
-        assert!(!restored.withdraw_all(agent, Some("other"), None));
-        assert!(!restored.withdraw_all(agent, None, Some([4; 16])));
-        assert!(restored.withdraw_all(agent, Some("net"), Some(HERE)));
+        assert!(!restored.withdraw(agent, Some("other"), None));
+        assert!(!restored.withdraw(agent, None, Some([4; 16])));
+        assert!(restored.withdraw(agent, Some("net"), Some(HERE)));
         for request in [&ping, &scan] {
             let decided = restored.decide(me, HERE, agent, request, None, 6);
             assert_eq!(decided, Decision::Ask, "{}", request.tool);

@@ -350,13 +350,19 @@ export class Context {
     return this.#input.parts.approvals.ask(asked, options);
   }
 
-  /** Asks the person for scopes in this conversation; `grant.decided` brings the answer. */
-  requestGrant(scopes: readonly string[], options: { reason?: string } = {}): Promise<Grant> {
+  /**
+   * Asks a person for scopes in this conversation; `grant.decided` brings the answer. `user` is asked, by
+   * default the person who was spoken to. A group needs one of them.
+   */
+  requestGrant(
+    scopes: readonly string[],
+    { reason, user = this.#spokenTo() }: { readonly reason?: string; readonly user?: string } = {},
+  ): Promise<Grant> {
     const { http, agentId } = this.#input.parts;
     return http.data<Grant>({
       method: "POST",
       path: `/agents/${agentId}/grants/request`,
-      body: { conversation_id: this.conversation, scopes, ...options },
+      body: { conversation_id: this.conversation, user_id: user, scopes, reason },
     });
   }
 

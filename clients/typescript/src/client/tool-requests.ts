@@ -52,7 +52,7 @@ export class ConsentKeeper {
     try {
       const stored = await this.store?.load();
       // Earlier versions took an approval of a request for one of its whole scope.
-      return new Consents(this.tools, stored ? { ...stored, approved: {} } : undefined);
+      return new Consents(this.tools, stored ?? undefined);
     } catch (error) {
       this.#loaded = null;
       throw error;

@@ -7,8 +7,6 @@ import { type Principal, principalName } from "./keys.js";
 import { type Bytes, equal, hex, idBytes } from "./bytes.js";
 
 const DAY_MS = 24 * 3_600_000;
-/** How long an approval of a medium tool's scope lasts after its last use. */
-const MEDIUM_WINDOW_MS = DAY_MS;
 /** How long a device may be silent about a tool, at most. */
 export const MAX_REMEMBERED_DAYS = 30;
 
@@ -40,28 +38,26 @@ export interface StoredRemembered {
   readonly until: number;
 }
 
-/** The records of a device, kept for ever. */
+/**
+ * The records of a device, kept for ever. Earlier versions kept `approved`, which silenced all tools of a
+ * scope; nothing reads it.
+ */
 export interface StoredConsents {
   readonly begun: readonly string[];
-  /** Approvals of scopes, by conversation, agent and scope. */
-  readonly approved: Readonly<Record<string, number>>;
   /** Absent in what earlier versions have stored. */
   readonly remembered?: readonly StoredRemembered[];
 }
 
 export class Consents {
   readonly #begun: Set<string>;
-  /** When an agent was last approved, or used it, by conversation and scope. */
-  readonly #approved: Map<string, number>;
   /** By conversation, agent and tool. */
   readonly #remembered: Map<string, StoredRemembered>;
 
   constructor(
     private readonly tools: Readonly<Record<string, Tool>>,
-    stored: StoredConsents = { begun: [], approved: {} },
+    stored: StoredConsents = { begun: [] },
   ) {
     this.#begun = new Set(stored.begun);
-    this.#approved = new Map(Object.entries(stored.approved));
     const remembered = stored.remembered ?? [];
     this.#remembered = new Map(remembered.map((each) => [rememberedName(each), each]));
   }
@@ -69,7 +65,6 @@ export class Consents {
   store(): StoredConsents {
     return {
       begun: [...this.#begun],
-      approved: Object.fromEntries(this.#approved),
       remembered: [...this.#remembered.values()],
     };
   }
@@ -93,16 +88,8 @@ export class Consents {
     const isMine = me.type === "user" && equal(idBytes(me.id), idBytes(request.userId));
     if (!tool || tool.scope !== request.scope || !isMine) return "unable";
     const sensitivity = rankOf(tool, manifest);
-    if (sensitivity < RANK.high && this.#isRemembered(conversation, agent, request, now)) {
-      return "execute";
-    }
-    const name = approvalName(conversation, agent, request.scope);
-    const last = this.#approved.get(name);
-    if (last === undefined) return "ask";
-    const isSilent = sensitivity === 0 || (sensitivity === 1 && now - last < MEDIUM_WINDOW_MS);
-    if (!isSilent) return "ask";
-    this.#approved.set(name, Math.max(now, last));
-    return "execute";
+    if (sensitivity >= RANK.high) return "ask";
+    return this.#isRemembered(conversation, agent, request, now) ? "execute" : "ask";
   }
 
   #isRemembered(
@@ -154,7 +141,7 @@ export class Consents {
   }
 
   /**
-   * Forgets what was approved or remembered of an agent: of one scope or of all, in one
+   * Forgets what was remembered of an agent: of one scope or of all, in one
    * conversation or in all. False if there was nothing.
    */
   withdraw(conversation: Uint8Array | null, agent: Principal, scope: string | null): boolean {
@@ -166,18 +153,7 @@ export class Consents {
       if (where !== null && each.conversation !== where) continue;
       isChanged = this.#remembered.delete(name);
     }
-    for (const name of this.#approved.keys()) {
-      const [in_, by] = name.split(":", 2);
-      if (by !== who || (scope !== null && name !== `${in_}:${by}:${scope}`)) continue;
-      if (where !== null && in_ !== where) continue;
-      isChanged = this.#approved.delete(name);
-    }
     return isChanged;
-  }
-
-  /** The person approved a scope of an agent here. `ToolRequest` remembers tools instead. */
-  approve(conversation: Uint8Array, agent: Principal, scope: string, now: number): void {
-    this.#approved.set(approvalName(conversation, agent, scope), now);
   }
 
   /** To be stored durably *before* the device executes. False if it began before. */
@@ -204,10 +180,6 @@ function rememberedName(
 
 function begunName(agent: Principal, requestId: string): string {
   return `${principalName(agent)}:${requestId}`;
-}
-
-function approvalName(conversation: Uint8Array, agent: Principal, scope: string): string {
-  return `${hex(conversation)}:${principalName(agent)}:${scope}`;
 }
 
 /** The request of an agent: it believes consent to exactly this. */

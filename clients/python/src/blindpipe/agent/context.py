@@ -362,11 +362,17 @@ class Context:
         answered = self._answered
         return answered if answered is not None and not answered.opened.encrypted else None
 
-    async def request_grant(self, *scopes: str, reason: str | None = None) -> Grant:
-        """Asks the person for scopes in this conversation; `grant.decided` brings the answer."""
+    async def request_grant(
+        self, *scopes: str, reason: str | None = None, user: str | None = None
+    ) -> Grant:
+        """Asks a person for scopes in this conversation; `grant.decided` brings the answer.
+
+        `user` is asked, by default the person who was spoken to. A group needs one of them.
+        """
         body = {"conversation_id": self.conversation, "scopes": list(scopes)}
         path = f"/agents/{self._parts.agent_id}/grants/request"
-        told = {"reason": reason} if reason else {}
+        asked = user or self._spoken_to()
+        told = ({"user_id": asked} if asked else {}) | ({"reason": reason} if reason else {})
         grant: Grant = await self._parts.http.data(Call("POST", path, body=body | told))
         return grant
 

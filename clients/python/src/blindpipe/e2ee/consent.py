@@ -85,7 +85,6 @@ class Consents:
     tools: Mapping[str, Tool]
     _begun: dict[str, None] = field(default_factory=dict)
     _remembered: dict[str, _Approval] = field(default_factory=dict)
-    _approved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def stored(cls, tools: Mapping[str, Tool], stored: StoredConsents | None) -> Consents:
@@ -127,38 +126,21 @@ class Consents:
         kept = self._remembered.get(_approval_name(conversation, agent, request.tool))
         # A clock that was set back makes no approval longer.
         left = kept.until - now if kept and kept.scope == request.scope else 0
-        if 0 < left <= MAX_REMEMBERED_DAYS * _DAY_MS:
-            return "execute"
-        return self._decide_by_scope(conversation, agent, request.scope, sensitivity, now)
-
-    def _decide_by_scope(
-        self, conversation: bytes, agent: Principal, scope: str, sensitivity: Sensitivity, now: int
-    ) -> Decision:
-        name = _approval_name(conversation, agent, scope)
-        last = self._approved.get(name)
-        if last is None or (sensitivity == Sensitivity.MEDIUM and now - last >= _DAY_MS):
-            return "ask"
-        self._approved[name] = max(now, last)
-        return "execute"
-
-    def approve(self, conversation: bytes, agent: Principal, scope: str, now: int) -> None:
-        """The person approved a scope of an agent here.
-
-        `ToolRequest` remembers tools instead, and no store keeps this.
-        """
-        self._approved[_approval_name(conversation, agent, scope)] = now
+        return "execute" if 0 < left <= MAX_REMEMBERED_DAYS * _DAY_MS else "ask"
 
     def remember(
         self, conversation: bytes, agent: Principal, tool: str, now: int, days: int
     ) -> bool:
         """The person agrees to later requests of this agent for this tool here, for some days.
 
-        False for a tool that always asks or is none of this device.
+        False for a tool that always asks or is none of this device, and for other than 1 to 30 days.
         """
         known = self.tools.get(tool)
         if known is None or known.sensitivity == Sensitivity.HIGH:
             return False
-        until = now + min(days, MAX_REMEMBERED_DAYS) * _DAY_MS
+        if not 1 <= days <= MAX_REMEMBERED_DAYS:
+            return False
+        until = now + days * _DAY_MS
         name = _approval_name(conversation, agent, tool)
         self._remembered[name] = _Approval(known.scope, until)
         return True
@@ -178,14 +160,7 @@ class Consents:
         ]
         for name in gone:
             del self._remembered[name]
-        of_scopes = [
-            name
-            for name in self._approved
-            if scope in (None, name.split(":", 2)[2]) and _is_of(name, here, agent)
-        ]
-        for name in of_scopes:
-            del self._approved[name]
-        return bool(gone or of_scopes)
+        return bool(gone)
 
     def begin(self, agent: Principal, request_id: str) -> bool:
         """To be stored durably *before* the device executes. False if it began before."""

@@ -37,7 +37,7 @@ use std::{
 use blindpipe_e2ee::{AgentKey, KeyId};
 use blindpipe_protocol::{
     grants::{Grant, RequestGrant},
-    ids::{AgentId, ConversationId, MessageId, Principal},
+    ids::{AgentId, ConversationId, MessageId, Principal, UserId},
     text::{GrantReason, Scope, Secret},
     webhooks,
 };
@@ -303,8 +303,8 @@ impl Agent {
         core.http.bytes(Call::raw(method, path, json)?).await
     }
 
-    /// Asks the person of a conversation for scopes of the agent's manifest. Repeated, it answers
-    /// another request.
+    /// Asks a person for scopes of the agent's manifest in a conversation. A group needs `user`.
+    /// Repeated, it answers another request.
     ///
     /// # Errors
     ///
@@ -312,13 +312,14 @@ impl Agent {
     pub async fn request_grant(
         &self,
         conversation_id: ConversationId,
+        user: Option<UserId>,
         scopes: Vec<String>,
         reason: Option<String>,
     ) -> Result<Grant> {
         let core = self.start().await?;
         let body = RequestGrant {
             conversation_id,
-            user_id: None,
+            user_id: user,
             scopes: scopes.into_iter().map(Scope).collect(),
             reason: reason.map(GrantReason),
             ttl_seconds: None,

@@ -270,34 +270,22 @@ impl Client {
         Ok((page.data, page.next_cursor))
     }
 
-    /// Decides about an agent's request for scopes, as it was shown to the person. An approval counts
-    /// on this device too: tools of the scopes that were asked for and approved run unasked, by their
-    /// sensitivity. The service's answer adds none.
+    /// Decides about an agent's request for scopes. It lets no tool run: that takes
+    /// [`ToolRequest::approve`], or [`ToolRequest::remember`].
     ///
     /// # Errors
     ///
     /// Every refusal of the service.
-    pub async fn decide_grant(&self, shown: &Grant, decision: Decision) -> Result<Grant> {
+    pub async fn decide_grant(&self, id: GrantId, decision: Decision) -> Result<Grant> {
         let body = DecideGrant {
             decision,
             scopes: None,
         };
-        let path = format!("/grants/{}/decision", shown.grant_id);
-        let grant: Grant = self.http().data(Call::post(path, &body)).await?;
-        if decision == Decision::Approve {
-            let approved = shown.requested.iter().map(|asked| &asked.scope);
-            let approved = approved.filter(|scope| grant.scopes.contains(scope));
-            self.consent(|consents, _, now| {
-                let agent = principal(Principal::Agent(shown.agent_id));
-                let conversation = shown.conversation_id.0.into_bytes();
-                approved.for_each(|scope| consents.approve(conversation, agent, scope, now));
-            });
-            self.save()?;
-        }
-        Ok(grant)
+        let path = format!("/grants/{id}/decision");
+        self.http().data(Call::post(path, &body)).await
     }
 
-    /// Takes a grant back, and what this device was approved for its scopes.
+    /// Takes a grant back, and what this device remembers for its scopes.
     ///
     /// # Errors
     ///
@@ -319,8 +307,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes back what an agent was approved on this device, in every conversation: for a scope, or
-    /// for all. Its next requests ask. True if there was something.
+    /// Takes back what this device remembers of an agent, in every conversation: for a scope, or for
+    /// all. Its next requests ask. True if there was something.
     ///
     /// # Errors
     ///
@@ -337,7 +325,7 @@ impl Client {
     ) -> Result<bool> {
         let agent = principal(Principal::Agent(agent_id));
         let conversation = conversation.map(|id| id.0.into_bytes());
-        let is_gone = self.consent(|it, _, _| it.withdraw_all(agent, scope, conversation));
+        let is_gone = self.consent(|it, _, _| it.withdraw(agent, scope, conversation));
         if is_gone {
             self.save()?;
         }

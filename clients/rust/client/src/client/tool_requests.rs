@@ -157,6 +157,14 @@ impl ToolRequest {
 
     /// Whether the tool is to run now; false if it was answered, now or before.
     async fn may_run(&self) -> Result<bool> {
+        let agent = principal(Principal::Agent(self.call.agent_id));
+        let session = self.client.session()?;
+        let entry = session.load(self.call.conversation_id).await?;
+        if !entry.room.is_member(agent) {
+            // It has left since the request was opened.
+            return Err(Error::NotApproved);
+        }
+        drop(entry);
         match self.decide() {
             Decision::Execute => Ok(true),
             Decision::Ask if self.is_approved.load(Ordering::Relaxed) => Ok(true),

@@ -7,7 +7,12 @@ use blindpipe_client::{
     agent::{AgentBuilder, ToolCall},
     client::{ClientEvent, Conversation, ToolRequest},
     e2ee::consent::{Decision, Sensitivity},
-    protocol::{agents::Manifest, grants, ids::AgentId},
+    protocol::{
+        agents::Manifest,
+        grants,
+        groups::Visibility,
+        ids::{AgentId, Principal},
+    },
     testing::{PROTECTION_PASSWORD, TestAgent, TestUser},
 };
 use parking_lot::Mutex;
@@ -53,10 +58,12 @@ pub fn asking(builder: AgentBuilder) -> AgentBuilder {
 
 /// The agent asks for its scope, and Ada approves.
 pub async fn grant(ada: &TestUser, agent: &Agent, of: &Conversation) {
-    let scopes = vec![SCOPE.to_owned()];
-    let grant = agent.request_grant(of.id(), scopes, None).await;
+    let (scopes, who) = (vec![SCOPE.to_owned()], ada.client.user_id().ok());
+    let grant = agent.request_grant(of.id(), who, scopes, None).await;
     let grant = grant.expect("asked");
-    let decided = ada.client.decide_grant(&grant, grants::Decision::Approve);
+    let decided = ada
+        .client
+        .decide_grant(grant.grant_id, grants::Decision::Approve);
     let decided = decided.await;
     decided.expect("approved");
 }
@@ -128,13 +135,6 @@ async fn asked(sensitivity: Sensitivity) -> Asked {
 }
 
 impl Asked {
-    /// The server's grant, which this device is not told of.
-    async fn grant_elsewhere(&mut self) {
-        grant(&self.ada, &self.agent.agent, &self.conversation).await;
-        let agent_id = self.agent.agent.id();
-        self.ada.client.withdraw(agent_id, None).expect("stored");
-    }
-
     async fn request(&mut self, text: &str) -> Box<ToolRequest> {
         self.conversation.send(text).await.expect("sent");
         next_request(&mut self.events).await
@@ -149,7 +149,9 @@ impl Asked {
 #[tokio::test]
 async fn a_request_that_nobody_approved_executes_nothing() {
     let mut asked = asked(Sensitivity::Low).await;
-    asked.grant_elsewhere().await;
+    // The server's grant, by this very device, lets nothing run.
+    grant(&asked.ada, &asked.agent.agent, &asked.conversation).await;
+    assert!(is_gone(&asked.ada, asked.agent.agent.id()));
     let request = asked.request("first").await;
     assert_eq!(request.decide(), Decision::Ask);
     let refused = request.execute().await;
@@ -325,37 +327,32 @@ async fn of_two_devices_one_runs_a_request_that_names_none() {
 }
 
 #[tokio::test]
-async fn a_grant_silences_what_was_shown_and_approved_whatever_the_server_answers() {
+async fn nothing_runs_for_an_agent_that_has_left() {
     let cluster = cluster().await;
-    let proxy = Proxy::before(&cluster, 1).await;
-    let device = Client::builder(proxy.server()).tool(TOOL, SCOPE, Sensitivity::Low);
-    let ada = cluster.user_with("ada", device).await.expect("a person");
+    let ada = person(&cluster, Sensitivity::Low).await;
     let made = agent_of(&cluster, &ada).await;
-    let agent = running(asking(cluster.builder(&made, 0).expect("a node"))).await;
-    let conversation = ada.client.open_agent(made.id).await.expect("opened");
-    let asked = agent
-        .agent
-        .request_grant(conversation.id(), vec![SCOPE.to_owned()], None)
-        .await
-        .expect("asked");
-    // The person is shown another scope than the one that the server then names.
-    let mut shown = asked.clone();
-    shown.requested[0].scope = "files:read".to_owned();
-    proxy.on_answer(|call, answer| {
-        if call.ends_with("/decision") {
-            answer["data"]["scopes"] = json!([SCOPE, "files:read", "files:write"]);
-        }
-    });
-    let approved = ada.client.decide_grant(&shown, grants::Decision::Approve);
-    approved.await.expect("approved");
-    let withdrawn = ["files:read", "files:write", SCOPE]
-        .map(|scope| ada.client.withdraw(made.id, Some(scope)).expect("stored"));
-    assert_eq!(withdrawn, [true, false, false]);
-    agent.stop().await;
+    let builder = cluster.builder(&made, 0).expect("a node");
+    let agent = running(asking(builder)).await;
+    ada.client.open_agent(made.id).await.expect("opened");
+    let group = ada.client.open_group("few", Vec::new()).await;
+    let group = group.expect("a group");
+    let added = group.add_agent(made.id, Visibility::All).await;
+    added.expect("added");
+    grant(&ada, &agent.agent, &group).await;
+    let mut events = watch(&ada).await;
+    group.send("hello").await.expect("sent");
+    let request = next_request(&mut events).await;
+    request.approve();
+    let removed = group.remove(Principal::Agent(made.id)).await;
+    removed.expect("removed");
+    let run = async |_, _| -> Result<Value, Error> { panic!("it runs") };
+    let refused = request.execute_with(run).await;
+    assert!(matches!(refused, Err(Error::NotApproved)), "{refused:?}");
+    agent.agent.stop();
 }
 
 #[tokio::test]
-async fn what_an_agent_was_approved_ends_with_its_grant() {
+async fn what_is_remembered_ends_with_its_grant() {
     let cluster = cluster().await;
     let ada = person(&cluster, Sensitivity::Low).await;
     let made = agent_of(&cluster, &ada).await;
@@ -368,7 +365,8 @@ async fn what_an_agent_was_approved_ends_with_its_grant() {
         grant(&ada, &agent.agent, &conversation).await;
         conversation.send(way).await.expect("sent");
         let request = next_request(&mut events).await;
-        assert_eq!(request.decide(), Decision::Execute, "{way}");
+        assert_eq!(request.decide(), Decision::Ask, "{way}");
+        request.remember(30).expect("stored");
         request.execute_with(run).await.expect("executed");
         events.answer(&conversation).await;
         let (grants, _) = ada.client.grants(None).await.expect("grants");
@@ -387,7 +385,7 @@ async fn what_an_agent_was_approved_ends_with_its_grant() {
 }
 
 #[tokio::test]
-async fn what_an_agent_was_approved_ends_with_its_membership_and_its_relation() {
+async fn what_is_remembered_ends_with_a_membership_and_a_relation() {
     let cluster = cluster().await;
     let proxy = Proxy::before(&cluster, 1).await;
     let device = Client::builder(proxy.server()).tool(TOOL, SCOPE, Sensitivity::Low);
@@ -411,6 +409,10 @@ async fn what_an_agent_was_approved_ends_with_its_membership_and_its_relation() 
         "by": ada.client.user_id().expect("an id"),
     });
     grant(&ada, &agent.agent, &direct).await;
+    direct.send("first").await.expect("sent");
+    let first = next_request(&mut events).await;
+    first.remember(30).expect("stored");
+    first.deny("no").await.expect("denied");
     proxy.inject_event("member.removed", elsewhere, &change);
     until_event(&mut events, "member.removed").await;
     direct.send("still").await.expect("sent");
@@ -423,7 +425,7 @@ async fn what_an_agent_was_approved_ends_with_its_membership_and_its_relation() 
     until_event(&mut events, "member.removed").await;
     assert!(is_gone(&ada, made.id));
 
-    grant(&ada, &agent.agent, &direct).await;
+    request.remember(30).expect("stored");
     let relation = json!({
         "relation_id": elsewhere,
         "user_id": ada.client.user_id().expect("an id"),

@@ -124,12 +124,12 @@ async fn grant(example: &Example) -> Result<()> {
     let agent = example.agent();
     let scopes = vec!["notification:send".to_owned()];
     let grant = agent
-        .request_grant(example.conversation.id(), scopes, None)
+        .request_grant(example.conversation.id(), None, scopes, None)
         .await?;
     example
         .ada
         .client
-        .decide_grant(&grant, Decision::Approve)
+        .decide_grant(grant.grant_id, Decision::Approve)
         .await?;
     Ok(())
 }

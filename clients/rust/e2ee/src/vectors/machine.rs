@@ -182,16 +182,19 @@ impl Machine {
     fn consent_step(&mut self, event: &Value) -> Value {
         let agent = || principal(event, "agent");
         match text(event, "do").as_str() {
-            "approve" => {
-                let scope = text(event, "scope");
-                self.consents
-                    .approve(self.conversation, agent(), &scope, number(event, "now"));
-                json!({})
+            "remember" => {
+                let Place::Request(request) = place(&event["place"]) else {
+                    panic!("a request")
+                };
+                let days = u32::try_from(number(event, "days")).expect("few");
+                let until = (days, number(event, "now"));
+                let here = self.conversation;
+                let done = self.consents.remember(here, agent(), &request, None, until);
+                json!({ "done": done })
             }
             "withdraw" => {
-                self.consents
-                    .withdraw(self.conversation, agent(), &text(event, "scope"));
-                json!({})
+                let (scope, here) = (text(event, "scope"), self.conversation);
+                json!({"done": self.consents.withdraw(agent(), Some(&scope), Some(here))})
             }
             "begin" => {
                 json!({"done": self.consents.begin(agent(), &text(event, "request_id"))})

@@ -63,6 +63,7 @@ async fn the_server_can_refuse_for_a_person_and_not_consent() {
     });
     conversation.send("first").await.expect("sent");
     let request = next_request(&mut events).await;
+    request.approve();
     let ran = request.execute_with(|_, _| async { Ok(Value::Null) }).await;
     ran.expect("executed");
     let answer = events.answer(&conversation).await;
@@ -168,6 +169,7 @@ async fn an_outcome_whose_event_was_dropped_is_read() {
     let mut events = watch(&ada).await;
     conversation.send("hello").await.expect("sent");
     let request = next_request(&mut events).await;
+    request.approve();
     let ran = request.execute_with(|_, _| async { Ok(Value::Null) }).await;
     ran.expect("executed");
     let answer = events.answer(&conversation).await;

@@ -42,10 +42,12 @@ fn ask(case: &mut Case, sent: &Sent, expect: Value) {
     case.step(sent.event("request"), expect);
 }
 
-fn approve(case: &mut Case, scope: &str, now: u64) {
+fn remember(case: &mut Case, sent: &Sent, days: u32, is_fit: bool) {
     let agent = hex(AS_AGENT.to_bytes());
-    let event = json!({"do": "approve", "agent": agent, "scope": scope, "now": now});
-    case.step(event, json!({}));
+    let place = place_json(&sent.place);
+    let event =
+        json!({"do": "remember", "agent": agent, "place": place, "days": days, "now": TIME});
+    case.step(event, done(is_fit));
 }
 
 fn notify() -> Sent {
@@ -53,9 +55,9 @@ fn notify() -> Sent {
 }
 
 fn consent_cases() -> Vec<Value> {
-    let mut low = device("a low tool runs unasked once it was approved here");
+    let mut low = device("a tool runs unasked once it is remembered here");
     ask(&mut low, &notify(), decision("ask"));
-    approve(&mut low, "notification:send", TIME);
+    remember(&mut low, &notify(), 30, true);
     ask(&mut low, &notify(), decision("execute"));
     let raised = Sent {
         more: json!({"manifest": "high"}),
@@ -69,7 +71,7 @@ fn consent_cases() -> Vec<Value> {
     ask(&mut low, &notify(), decision("repeated"));
     low.step(
         json!({"do": "withdraw", "agent": agent, "scope": "notification:send"}),
-        json!({}),
+        done(true),
     );
     ask(
         &mut low,
@@ -77,29 +79,22 @@ fn consent_cases() -> Vec<Value> {
         decision("ask"),
     );
 
-    let mut medium = device("a medium tool runs unasked for 24 hours, sliding");
+    let mut medium = device("silence is of one tool, and ends by time");
     let read = |number, now| Sent {
         time: now,
         created_at: now,
         now,
         ..request(number, "read", "filesystem:read")
     };
-    approve(&mut medium, "filesystem:read", TIME);
+    remember(&mut medium, &read(1, TIME), 31, false);
+    remember(&mut medium, &read(1, TIME), 2, true);
     ask(
         &mut medium,
-        &read(1, TIME + DAY_MS - 1),
+        &read(1, TIME + 2 * DAY_MS - 1),
         decision("execute"),
     );
-    ask(
-        &mut medium,
-        &read(2, TIME + 2 * DAY_MS - 2),
-        decision("execute"),
-    );
-    ask(
-        &mut medium,
-        &read(3, TIME + 3 * DAY_MS - 2),
-        decision("ask"),
-    );
+    ask(&mut medium, &read(2, TIME + 2 * DAY_MS), decision("ask"));
+    ask(&mut medium, &notify(), decision("ask"));
     let lowered = Sent {
         more: json!({"manifest": "low"}),
         ..read(4, TIME + 4 * DAY_MS)
@@ -107,7 +102,8 @@ fn consent_cases() -> Vec<Value> {
     ask(&mut medium, &lowered, decision("ask"));
 
     let mut high = device("a high tool never runs unasked, and only one's own tools run");
-    approve(&mut high, "location:read", TIME);
+    let locate = request(1, "locate", "location:read");
+    remember(&mut high, &locate, 1, false);
     ask(
         &mut high,
         &request(1, "locate", "location:read"),
@@ -134,7 +130,7 @@ fn consent_cases() -> Vec<Value> {
 
 fn forged_requests() -> Vec<Value> {
     let mut forged = device("requests that a device does not take");
-    approve(&mut forged, "notification:send", TIME);
+    remember(&mut forged, &notify(), 30, true);
     let clear = Sent {
         clear: true,
         ..notify()
