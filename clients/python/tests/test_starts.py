@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -123,7 +122,6 @@ async def test_the_password_that_the_server_sees_protects_no_backup(
     phone = await sign_in(cluster, ada, "phone")
     with pytest.raises(DecryptError):
         await phone.devices.create(ada.password)
-    async with aclosing(phone.events()) as events:
-        await anext(events)
+    await phone.devices.restore(ada.protection_password)
     assert "first contact with everybody" in caplog.text
     await phone.close()

@@ -39,7 +39,13 @@ export interface Logger {
 
 const silent = (): void => {};
 
-export const SILENT: Logger = { debug: silent, info: silent, warn: silent, error: silent };
+/** Without a logger of the program's own, warnings and errors go to the console. */
+export const CONSOLE: Logger = {
+  debug: silent,
+  info: silent,
+  warn: (message, fields) => console.warn(`blindpipe: ${message}`, ...(fields ? [fields] : [])),
+  error: (message, fields) => console.error(`blindpipe: ${message}`, ...(fields ? [fields] : [])),
+};
 
 /** Calls a hook, and keeps its faults away from the client. */
 export class HookCaller {

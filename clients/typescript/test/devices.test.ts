@@ -210,7 +210,7 @@ test("a device decides by its own table and records, which outlive it", async ()
   assert.equal(stored!.begun.length, 3);
 });
 
-test("the password that the server sees protects no backup; a start without a store is told", async () => {
+test("the password that the server sees protects no backup; a start without a store is told", async (t) => {
   const said: string[] = [];
   const silent = (): void => {};
   const logger = { debug: silent, info: silent, error: silent, warn: (text: string) => void said.push(text) };
@@ -218,14 +218,20 @@ test("the password that the server sees protects no backup; a start without a st
   const phone = await signIn(ada, cluster.nodes[1]!, "phone", { logger, tools });
   await assert.rejects(phone.devices.create(ada.password), UsageError);
   await phone.devices.create(ada.protectionPassword);
-  await caughtUp(phone);
   assert.equal(said.filter((text) => text.includes("first contact with everybody")).length, 1);
   assert.equal(said.filter((text) => text.includes("no store of consents")).length, 1);
   const pins = phone.trust.store();
   const consents = { load: async () => null, save: async () => {} };
   const next = await signIn(ada, cluster.nodes[1]!, "phone", { logger, tools, pins, consents });
-  await caughtUp(next);
+  await next.devices.restore(ada.protectionPassword);
   assert.equal(said.length, 2);
+  // A program that gave no logger is told as well.
+  const warned = t.mock.method(console, "warn", () => {});
+  const other = await signIn(ada, cluster.nodes[1]!, "phone");
+  await other.devices.restore(ada.protectionPassword);
+  assert.deepEqual(warned.mock.calls.map(({ arguments: [text] }) => text), [
+    "blindpipe: no pins are given: this start is a first contact with everybody",
+  ]);
   await ada.client.devices.revoke("phone");
 });
 

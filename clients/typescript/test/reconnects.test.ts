@@ -6,7 +6,7 @@ import { mock, test } from "node:test";
 import { WebSocket, WebSocketServer } from "ws";
 import { Closed, ConnectionLost, RateLimited } from "@blindpipe/client/agent";
 import { Http } from "#dist/transport/http.js";
-import { HookCaller, SILENT, type Hooks } from "#dist/hooks.js";
+import { HookCaller, CONSOLE, type Hooks } from "#dist/hooks.js";
 import { Socket } from "#dist/transport/socket.js";
 
 type Ending = readonly [code: number, ...frames: object[]];
@@ -56,7 +56,7 @@ async function waitsAfter({ endings, renewals = [], hooks = {} }: Given): Promis
     },
     hooks: new HookCaller(
       { ...hooks, disconnected: (told) => (hooks.disconnected?.(told), (isConnected = false)) },
-      SILENT,
+      CONSOLE,
     ),
     auth: async () => ({ type: "auth" }),
     renew: async () => {
@@ -143,7 +143,7 @@ test("a token that is about to end is renewed once the service answers", async (
   const socket = new Socket({
     url: `http://127.0.0.1:${port}`,
     webSocket: async (url) => new WebSocket(url) as never,
-    hooks: new HookCaller({}, SILENT),
+    hooks: new HookCaller({}, CONSOLE),
     auth: async () => {
       if (isFirst) isFirst = false;
       else fail("auth");
@@ -183,7 +183,7 @@ test("a frame that is none ends the connection, and not the program", async () =
       if (connections++ === texts.length) stop.abort();
       return new WebSocket(url) as never;
     },
-    hooks: new HookCaller({}, SILENT),
+    hooks: new HookCaller({}, CONSOLE),
     auth: async () => ({ type: "auth" }),
     renew: async () => false,
     holders: async () => [],
@@ -217,7 +217,7 @@ async function asking(
   const { port } = server.address() as AddressInfo;
   const url = `http://127.0.0.1:${port}`;
   try {
-    await during(new Http({ url, fetch, hooks: new HookCaller(hooks, SILENT), token: () => null }));
+    await during(new Http({ url, fetch, hooks: new HookCaller(hooks, CONSOLE), token: () => null }));
   } finally {
     server.closeAllConnections();
     server.close();

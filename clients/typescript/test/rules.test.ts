@@ -8,7 +8,7 @@ import { AgentKey, messageOrigin, newUlid, replyId } from "@blindpipe/client/e2e
 import { DEFAULT_RETRY_DELAYS_MS } from "#dist/agent/options.js";
 import { Http } from "#dist/transport/http.js";
 import { Socket } from "#dist/transport/socket.js";
-import { HookCaller, SILENT } from "#dist/hooks.js";
+import { HookCaller, CONSOLE } from "#dist/hooks.js";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { MortalWorld } from "./mortal.js";
 import { Proxy } from "./proxy.js";
@@ -189,7 +189,7 @@ test("typing is shown, and a cancelled stream leaves no message", async () => {
 });
 
 function httpOf(options: AgentOptions, url: string, onRetry: (attempt: number) => void): Http {
-  const hooks = new HookCaller({ retry: ({ attempt }) => onRetry(attempt) }, SILENT);
+  const hooks = new HookCaller({ retry: ({ attempt }) => onRetry(attempt) }, CONSOLE);
   return new Http({ url, fetch, hooks, token: () => options.token });
 }
 
@@ -411,7 +411,7 @@ test("a connection that says nothing is dead", async () => {
   const socket = new Socket({
     url: `http://127.0.0.1:${port}`,
     webSocket: async (url) => new (await import("ws")).WebSocket(url) as never,
-    hooks: new HookCaller({ disconnected: ({ code }) => void codes.push(code) }, SILENT),
+    hooks: new HookCaller({ disconnected: ({ code }) => void codes.push(code) }, CONSOLE),
     auth: async () => ({ type: "auth" }),
     renew: async () => false,
     holders: async () => [],

@@ -9,7 +9,7 @@ import { sealWithSalt } from "#dist/e2ee/envelope.js";
 import { sealFileWithSalt } from "#dist/e2ee/file.js";
 import { gcmSeal } from "#dist/e2ee/primitives.js";
 import { Closed } from "#dist/errors.js";
-import { HookCaller, SILENT } from "#dist/hooks.js";
+import { HookCaller, CONSOLE } from "#dist/hooks.js";
 import { Http } from "#dist/transport/http.js";
 import { type Vector, halves, pair, placeOf, principal, read, reasonOf } from "./vector-support.js";
 
@@ -158,7 +158,7 @@ test("files", async () => {
   const http = new Http({
     url: "http://node.invalid",
     fetch: () => Promise.reject(new Closed("called")),
-    hooks: new HookCaller({}, SILENT),
+    hooks: new HookCaller({}, CONSOLE),
     token: () => null,
   });
   for (const each of messages_refused) {

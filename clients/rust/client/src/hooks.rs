@@ -1,6 +1,10 @@
 //! Hooks for the operator of a client. Nothing here ever carries a secret or a text.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+    time::Duration,
+};
 
 use blindpipe_e2ee::trust::Notice;
 use blindpipe_protocol::{
@@ -8,6 +12,20 @@ use blindpipe_protocol::{
     ids::{ConnectionId, ConversationId, EventId},
 };
 use tracing::{debug, warn};
+
+/// The warning at a start without a store.
+pub(crate) const NO_STORE: &str = "no store: this start is a first contact with everybody";
+
+/// A warning that an operator has to see. It goes to `tracing`, and to standard error as long as the
+/// program has no subscriber.
+pub(crate) fn warn_loudly(warning: &str) {
+    if tracing::dispatcher::has_been_set() {
+        warn!("{warning}");
+    } else {
+        // There is nobody left to tell of a failure.
+        writeln!(io::stderr().lock(), "blindpipe: {warning}").ok();
+    }
+}
 
 /// Something that happened to a client.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ import type { Principal } from "../e2ee/keys.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Approval } from "../core/approvals.js";
 import { Closed } from "../errors.js";
-import { HookCaller, type Logger, SILENT } from "../hooks.js";
+import { HookCaller, type Logger, CONSOLE } from "../hooks.js";
 import { type ApproveOptions, approvalContent } from "./approvals.js";
 import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
@@ -54,10 +54,10 @@ export class Agent {
 
   constructor(options: AgentOptions) {
     checkAddress(options.url, options.allowHttp);
-    this.#options = options;
-    this.#logger = options.logger ?? SILENT;
+    this.#logger = options.logger ?? CONSOLE;
+    this.#options = { ...options, logger: this.#logger };
     this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);
-    this.#processor = new Processor(options, this.#handlers, this.#hooks);
+    this.#processor = new Processor(this.#options, this.#handlers, this.#hooks);
   }
 
   /** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PLAINTEXT` and `_PINS`. */

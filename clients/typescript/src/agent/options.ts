@@ -37,6 +37,7 @@ export interface AgentOptions {
   /** After the last try: count the event as handled, or stop the agent. */
   readonly onDeadLetter?: "skip" | "stop" | undefined;
   readonly hooks?: Partial<Hooks> | undefined;
+  /** By default, the console is told of warnings and errors. */
   readonly logger?: Logger | undefined;
   readonly fetch?: Fetch | undefined;
   readonly webSocket?: WebSocketFactory | undefined;

@@ -10,7 +10,7 @@ import { Trust } from "../e2ee/trust.js";
 import { type Handled, Session } from "../core/session.js";
 import type { AgentKeys } from "../core/types.js";
 import { AgentKeysMismatch } from "../generated/errors.js";
-import { type HookCaller, type Logger, SILENT } from "../hooks.js";
+import { type HookCaller, type Logger, CONSOLE } from "../hooks.js";
 import { Http } from "../transport/http.js";
 import type { Socket } from "../transport/socket.js";
 import { Approvals } from "./approvals.js";
@@ -42,7 +42,7 @@ export async function start(
 ): Promise<Running> {
   checkKeyOrPlaintext(options);
   const { agentId, token } = options;
-  const logger = options.logger ?? SILENT;
+  const logger = options.logger ?? CONSOLE;
   const http = new Http({
     url: options.url,
     fetch: options.fetch ?? ((...parameters) => fetch(...parameters)),

@@ -9,7 +9,7 @@ import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
 import { BlindpipeError, Closed, isOutage } from "../errors.js";
 import type { components } from "../generated/openapi.js";
-import { HookCaller, type Hooks, type Logger, SILENT } from "../hooks.js";
+import { HookCaller, type Hooks, type Logger, CONSOLE } from "../hooks.js";
 import { checkAddress } from "../transport/address.js";
 import type { Fetch, Http } from "../transport/http.js";
 import {
@@ -66,6 +66,7 @@ export interface ClientOptions {
   /** Keeps which requests were begun and approved; in memory without it. */
   readonly consents?: ConsentStore | undefined;
   readonly hooks?: Partial<Hooks> | undefined;
+  /** By default, the console is told of warnings and errors. */
   readonly logger?: Logger | undefined;
   readonly fetch?: Fetch | undefined;
   readonly webSocket?: WebSocketFactory | undefined;
@@ -91,6 +92,7 @@ export class Client extends AccountCalls {
   readonly #sending = new Map<string, Promise<unknown>>();
   readonly #consents: ConsentKeeper;
   readonly #hooks: HookCaller;
+  readonly #logger: Logger;
 
   private constructor(
     readonly account: Account,
@@ -98,7 +100,8 @@ export class Client extends AccountCalls {
   ) {
     super();
     this.agents = new Agents(account.http);
-    this.#hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
+    this.#logger = options.logger ?? CONSOLE;
+    this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);
     this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null);
     const onRevoked = (): Promise<void> => this.#rotateRecent();
     this.sessions = new Sessions(account);
@@ -120,7 +123,7 @@ export class Client extends AccountCalls {
 
   static #make(options: ClientOptions): Client {
     checkAddress(options.url, options.allowHttp);
-    const hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
+    const hooks = new HookCaller(options.hooks ?? {}, options.logger ?? CONSOLE);
     const call = options.fetch ?? ((...parameters: Parameters<Fetch>) => fetch(...parameters));
     return new Client(new Account(options.url, call, hooks, options.onSession), options);
   }
@@ -226,17 +229,18 @@ export class Client extends AccountCalls {
   }
 
   #holdKeys(keys: DeviceKeys): void {
+    this.#warnWithoutStore();
     this.trust.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
     const onNotGiven = (id: string, who: NotGiven): void => {
       const { because: type, principal } = who;
       const details = { type, principal_id: principal.id, key_id: null, conversation_id: id };
       this.#hooks.call("key_changed", details);
-      this.options.logger?.warn("a member was given nothing", { conversation_id: id });
+      this.#logger.warn("a member was given nothing", { conversation_id: id });
     };
     const onNotRotated = (conversation_id: string, because: NotRotated): void => {
       this.#hooks.call("not_rotated", { conversation_id, because });
-      this.options.logger?.warn("a fresh secret was refused", { conversation_id, because });
+      this.#logger.warn("a fresh secret was refused", { conversation_id, because });
     };
     this.#rotator = new Rotator(
       this.#session,
@@ -283,7 +287,7 @@ export class Client extends AccountCalls {
       }
     } catch (error) {
       if (!(error instanceof BlindpipeError)) throw error;
-      this.options.logger?.warn("some conversations have no fresh secret yet");
+      this.#logger.warn("some conversations have no fresh secret yet");
     }
   }
 
@@ -293,7 +297,7 @@ export class Client extends AccountCalls {
       await this.#rotator!.rotate(conversation_id);
     } catch (error) {
       if (!(error instanceof BlindpipeError || error instanceof KeyUnavailable)) throw error;
-      this.options.logger?.warn("a conversation has no fresh secret yet", { conversation_id });
+      this.#logger.warn("a conversation has no fresh secret yet", { conversation_id });
     }
   }
 
@@ -473,12 +477,11 @@ export class Client extends AccountCalls {
     const reader = new EventReader({
       session: this.session,
       hooks: this.#hooks,
-      logger: this.options.logger ?? SILENT,
+      logger: this.#logger,
       consents: this.#consents,
       conversation: (id) => (this.#rotator ? this.conversation(id) : null),
       send: (frame) => socket.send(frame),
     });
-    this.#warnWithoutStore();
     this.#socket = socket;
     try {
       await this.#checkOwnList();
@@ -499,12 +502,12 @@ export class Client extends AccountCalls {
   }
 
   #warnWithoutStore(): void {
-    const { pins, tools, consents, logger } = this.options;
+    const { pins, tools, consents } = this.options;
     if (pins === undefined) {
-      logger?.warn("no pins are given: this start is a first contact with everybody");
+      this.#logger.warn("no pins are given: this start is a first contact with everybody");
     }
     if (tools && !consents) {
-      logger?.warn("no store of consents: what was executed is known until the end of the program");
+      this.#logger.warn("no store of consents: what was executed is known until the end of the program");
     }
   }
 
@@ -542,7 +545,7 @@ export class Client extends AccountCalls {
       if (isAsked) await request.execute();
     } catch (error) {
       const { name } = error as Error;
-      this.options.logger?.warn("a request for an unknown tool was not answered", { name });
+      this.#logger.warn("a request for an unknown tool was not answered", { name });
     }
   }
 
@@ -550,7 +553,7 @@ export class Client extends AccountCalls {
   async #checkOwnList(): Promise<void> {
     if (!this.#rotator) return;
     await this.session.directory.refresh(this.self).catch((error: unknown) => {
-      this.options.logger?.warn("the list of devices was not read", {
+      this.#logger.warn("the list of devices was not read", {
         name: (error as Error).name,
       });
     });

@@ -222,6 +222,7 @@ class Client(AccountCalls):
         return self._trust
 
     def _hold_keys(self, keys: DeviceKeys) -> None:
+        self._warn_without_store()
         opening = keys.opening
         self.trust.hold(key.key_id for key in opening)
         self._session = self._make_session(keys)
@@ -466,7 +467,6 @@ class Client(AccountCalls):
         reader = EventReader(
             lambda: self.session, self._hooks, self._consents, self._with_keys, feed.send
         )
-        self._warn_without_store()
         await self._check_own_list()
         async with aclosing(feed.frames()) as frames:
             async for frame in frames:

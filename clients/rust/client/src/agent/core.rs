@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     ApiError, Clock, Error, Result, Server, Store,
-    hooks::{Hook, Hooks},
+    hooks::{Hook, Hooks, NO_STORE, warn_loudly},
     session::{Keys, Session, SessionParts, hex, principal},
     shared_store::{SharedStore, restored, save_changed, take_news},
     store::{Entries, Handled},
@@ -408,7 +408,7 @@ fn load(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
     match &config.store {
         None => {
             if !keys.is_empty() {
-                warn!("no store: this start is a first contact with everybody");
+                warn_loudly(NO_STORE);
             }
             let trust = Trust::new(me, config.policy, own);
             Ok((trust, HashMap::new(), Vec::new()))

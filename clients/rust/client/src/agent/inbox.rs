@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     ApiError, Error, InboxEvent, Result,
-    hooks::Hook,
+    hooks::{Hook, warn_loudly},
     transport::{Load, full_jitter},
 };
 
@@ -33,6 +33,9 @@ const MAX_OUTAGE_WAIT: Duration = Duration::from_secs(30);
 /// Before a store that failed is asked again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 const STOP_GRACE: Duration = Duration::from_secs(25);
+/// A handler that runs for so long is named in the log: its conversation waits for it, and so do the
+/// acknowledgements of all.
+const SLOW_HANDLER: Duration = Duration::from_secs(300);
 
 /// How an inbox is worked on.
 #[derive(Clone, Debug)]
@@ -256,7 +259,7 @@ impl Inbox {
                 let Some(turn) = self.dispatcher.lock().next() else {
                     break;
                 };
-                running.push(Box::pin(self.handle(turn)));
+                running.push(Box::pin(self.handle_and_warn(turn)));
             }
             if self.stopping.is_cancelled() && running.is_empty() {
                 return;
@@ -281,6 +284,19 @@ impl Inbox {
             }
         }
         self.load.remove(turn.event.data.as_str().len());
+    }
+
+    async fn handle_and_warn(&self, turn: Turn) -> (Turn, bool) {
+        let (id, event) = (turn.event.event_id, turn.event.event.clone());
+        let mut handled = Box::pin(self.handle(turn));
+        if let Ok(handled) = tokio::time::timeout(SLOW_HANDLER, &mut handled).await {
+            return handled;
+        }
+        let seconds = SLOW_HANDLER.as_secs();
+        warn_loudly(&format!(
+            "the handlers of {event} {id} still run after {seconds} s"
+        ));
+        handled.await
     }
 
     /// Handles an event; true if its line may go on.
@@ -382,6 +398,9 @@ impl Inbox {
     }
 
     fn dead_letter(&self, event: &InboxEvent, error: Error) -> bool {
+        let (id, name) = (event.event_id, &event.event);
+        let kind = error.kind();
+        warn_loudly(&format!("the handlers of {name} {id} have failed: {kind}"));
         self.core.hooks.call(&Hook::DeadLetter {
             event_id: event.event_id,
             event: event.event.clone(),

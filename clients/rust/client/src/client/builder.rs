@@ -17,7 +17,6 @@ use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
-use tracing::warn;
 
 use super::{
     Client, Held, Inner, Tools,
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     Clock, Content, Error, Hook, Part, Result, Server, Store,
-    hooks::Hooks,
+    hooks::{Hooks, NO_STORE, warn_loudly},
     transport::{Bearer, Http, new_id},
 };
 
@@ -299,7 +298,7 @@ impl ClientBuilder {
         let http = server.http_client()?;
         let http = Http::new(http, server.url(), hooks.clone(), Some(bearer));
         if self.store.is_none() {
-            warn!("no store: this start is a first contact with everybody");
+            warn_loudly(NO_STORE);
         }
         let choices = state::Choices::restore(self.tools, &document)?;
         let client = Client(Arc::new(Inner {

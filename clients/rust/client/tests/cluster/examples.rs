@@ -1,7 +1,8 @@
 //! Each example, run as its own process.
 
 use std::{
-    process::{Child, Command},
+    io::Read,
+    process::{Child, Command, Stdio},
     sync::Arc,
 };
 
@@ -47,6 +48,7 @@ async fn start(name: &str) -> Result<Example> {
         .env("BLINDPIPE_AGENT_ID", agent.id.to_string())
         .env("BLINDPIPE_TOKEN", &agent.token)
         .env("BLINDPIPE_KEY", &agent.key)
+        .stderr(Stdio::piped())
         .spawn()
         .expect("`cargo build --workspace --examples` builds it");
     let conversation = ada.client.open_agent(agent.id).await?;
@@ -67,6 +69,11 @@ impl Example {
             .status()
             .expect("kill");
         assert!(self.child.wait().expect("its end").success());
+        // It has no store, and no subscriber that would say so.
+        let mut said = String::new();
+        let mut errors = self.child.stderr.take().expect("piped");
+        errors.read_to_string(&mut said).expect("read");
+        assert!(said.contains("first contact with everybody"), "{said}");
     }
 
     fn agent(&self) -> Agent {
