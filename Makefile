@@ -102,7 +102,8 @@ clients-typescript: toolchain
 # The app in a real browser, against a cluster that serves it. It is built on the TypeScript client's build.
 clients-web: clients-typescript
 	@echo "== clients: web app"
-	@if [ -d clients/typescript/dist ] && command -v node >/dev/null; then cd clients/web \
+	@if [ -d clients/typescript/dist ] && command -v node >/dev/null; then \
+	$(LINTED) build --locked --workspace --example agent-streaming && cd clients/web \
 	&& npm ci --no-fund --no-audit --loglevel=error && npm test; else \
 	$(call not-run,THE WEB APP WAS NOT TESTED: the TypeScript client was not built.); fi
 
