@@ -12,6 +12,8 @@ const START_TIMEOUT_MS = 60_000;
 const TEST_TIMEOUT_MS = 180_000;
 /** What the app costs: measured by itself. */
 const FIGURES = "figures.mjs";
+/** It kills nodes that all use. */
+const LAST = "node-death.test.mjs";
 const isMeasured = process.argv[2] === FIGURES;
 const AGENT_LIMITS = "agent_message_send=10000/s,agent_conversation_message_send=10000/s";
 /** Many pages share an address. */
@@ -51,11 +53,16 @@ if (existsSync(PROGRAM)) {
   try {
     // Node reads the authority when it starts.
     const environment = { NODE_EXTRA_CA_CERTS: await started(cluster), BLINDPIPE_DEV: DIR };
-    const options = ["--test", "--test-reporter=spec", `--test-timeout=${TEST_TIMEOUT_MS}`, "--test-concurrency=2"];
+    const options = ["--test", "--test-reporter=spec", `--test-timeout=${TEST_TIMEOUT_MS}`, "--test-concurrency=3"];
+    const node = async (parameters, names) => {
+      const files = names.map((name) => join(HERE, "test", name));
+      return files.length > 0 ? run(process.execPath, [...parameters, ...files], environment, "inherit").ended : 0;
+    };
     const files = readdirSync(join(HERE, "test")).filter((name) => name.endsWith(".test.mjs"));
-    options.push(...files.filter(isWanted).map((name) => join(HERE, "test", name)));
-    const parameters = isMeasured ? [join(HERE, "test", FIGURES)] : options;
-    process.exitCode = await run(process.execPath, parameters, environment, "inherit").ended;
+    const wanted = files.filter(isWanted);
+    const first = await (isMeasured ? node([], [FIGURES]) : node(options, wanted.filter((name) => name !== LAST)));
+    const last = await node(options, wanted.filter((name) => name === LAST));
+    process.exitCode = first || last;
   } finally {
     cluster.child.kill("SIGINT");
     await cluster.ended;

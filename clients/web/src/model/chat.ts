@@ -38,6 +38,8 @@ export class Chat {
   readonly #refs = new Map<number, ReceivedMessage>();
   /** The `seq` of the messages that are there by the cache alone. */
   readonly #cached = new Set<number>();
+  /** The streams whose message is known. A late piece of such a stream shows nothing. */
+  readonly #ended = new Set<string>();
   #pages: AsyncGenerator<HistoryPage> | null = null;
   #reading: Promise<void> | null = null;
   /** The newest message that the person has seen and the service was not told of. */
@@ -113,6 +115,7 @@ export class Chat {
     this.#answered();
     for (const received of messages) {
       this.#messages.set(received.message.seq, received);
+      this.#end(received);
       arrived(received.message);
     }
     for (const received of refs) this.#refs.set(received.message.seq, received);
@@ -128,12 +131,12 @@ export class Chat {
   }
 
   take(received: ReceivedMessage): void {
-    const { seq, client_message_id: ended } = received.message;
+    const { seq } = received.message;
     const newest = this.items.value.at(-1)?.received.message.seq ?? 0;
     this.#messages.set(seq, received);
     this.#cached.delete(seq);
     batch(() => {
-      this.live.value = this.live.value.filter((live) => live.streamId !== ended);
+      this.#end(received);
       const [added] = timeline([received]);
       // A change of another message makes no item of its own, and needs all of them.
       if (added && seq > newest) this.items.value = [...this.items.value, added];
@@ -145,10 +148,19 @@ export class Chat {
 
   takeLive(event: Extract<ClientEvent, { type: "delta" | "checkpoint" | "status" }>): void {
     const { streamId, sender } = event;
+    // After a lost line, the message can come before the rest of its stream.
+    if (this.#ended.has(streamId)) return;
     const before = this.live.value.find((live) => live.streamId === streamId);
     const kept = { text: before?.text ?? "", hasHole: before?.hasHole ?? false, status: null };
     const next: Live = { streamId, sender, ...kept, ...changeOf(event, before) };
     this.live.value = [...this.live.value.filter((live) => live !== before), next];
+  }
+
+  /** A message ends its stream, from wherever it comes. */
+  #end({ message: { client_message_id: id, sender } }: ReceivedMessage): void {
+    if (!id || sender.type !== "agent") return;
+    this.#ended.add(id);
+    if (this.live.value.some((live) => live.streamId === id)) this.endLive(id);
   }
 
   endLive(streamId: string): void {
