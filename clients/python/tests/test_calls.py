@@ -63,11 +63,14 @@ async def test_agents_are_made_described_and_given_tokens(
     assert (await agent.request("GET", f"/agents/{id}"))["data"]["agent_id"] == id
     with pytest.raises(UsageError):
         await agent.request("GET", "agents")
+    assert [each async for each in agent.approvals()] == []
+    assert [each async for each in agent.conversations()] == []
     await agent.close()
 
     assert (await agents.rotate(id))["token"] != token
     with pytest.raises(ApiError):
         await agents.webhook(id)
+    assert (await agents.revoke_token(id))["connections_closed"] == 0
     await agents.delete(id)
     assert id not in [agent["agent_id"] async for agent in agents.list()]
 
@@ -83,7 +86,14 @@ async def test_the_calls_of_an_account(ada: TestUser, bob: TestUser) -> None:
     assert [each async for each in client.passkeys()] == []
     assert await client.limits()
     share = await client.share(expires_at=datetime.now(UTC) + timedelta(hours=1))
+    card = await bob.client.open_share(share["share_id"])
+    assert (card["kind"], card["user_id"]) == ("contact", client.user_id)
     await client.revoke_share(share["share_id"])
+    with pytest.raises(ApiError):
+        await bob.client.open_share(share["share_id"])
+    with pytest.raises(ApiError):
+        await client.delete_object("0" * 32)
+    assert (await client.version())["supported"]
     created = await client.agents.create("searched for")
     await client.open_agent(created["agent_id"])
     relation = [each async for each in client.relations()][0]
@@ -95,9 +105,29 @@ async def test_the_calls_of_an_account(ada: TestUser, bob: TestUser) -> None:
     await group.set_title("both")
     member = await group.set_role(bob.client.user_id, "admin")
     assert member["role"] == "admin"
+    direct = await client.open_direct(bob.client.user_id)
+    assert (await direct.request_rotation())["request_id"]
     await client.change_password(ada.password, "another " + ada.password)
     with pytest.raises(UsageError):
         await client.request("GET", "https://example.com/")
+
+
+async def test_passkeys_and_a_forgotten_password(cluster: DevCluster, bob: TestUser) -> None:
+    challenge = await bob.client.begin_passkey()
+    assert challenge["public_key"]["challenge"]
+    with pytest.raises(ApiError):
+        await bob.client.add_passkey(challenge["challenge_id"], {}, name="key")
+    options = cluster.options()
+    begun = await Client.begin_passkey_login(options)
+    assert begun["public_key"]["challenge"]
+    with pytest.raises(ApiError):
+        await Client.login_with_passkey(
+            options, challenge_id=begun["challenge_id"], credential={}
+        )
+    with pytest.raises(ApiError):
+        await Client.reset_password(
+            options, email=bob.email, code="000000", new_password="quite another one"
+        )
 
 
 async def test_messages_are_found_by_the_tokens_of_a_program(ada: TestUser) -> None:

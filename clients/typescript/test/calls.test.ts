@@ -78,8 +78,12 @@ test("agents are made, described, and given tokens", async () => {
   assert.equal(own.data.agent_id, agentId);
   await assert.rejects(agent.request("GET", "agents"), UsageError);
 
+  assert.deepEqual(await all(agent.approvals()), []);
+  assert.deepEqual(await all(agent.conversations()), []);
+
   assert.notEqual((await agents.rotate(agentId)).token, token);
   await assert.rejects(agents.webhook(agentId));
+  assert.equal((await agents.revokeToken(agentId)).connections_closed, 0);
   await agents.delete(agentId);
   assert.ok(!(await ids()).includes(agentId));
 });
@@ -100,7 +104,12 @@ test("the calls of an account", async () => {
   assert.deepEqual(await all(client.passkeys()), []);
   assert.ok(await client.limits());
   const share = await client.share({ expiresAt: new Date(Date.now() + 3_600_000) });
+  const card = await bob.client.openShare(share.share_id);
+  assert.equal(card.kind, "contact");
   await client.revokeShare(share.share_id);
+  await assert.rejects(bob.client.openShare(share.share_id));
+  await assert.rejects(client.deleteObject("0".repeat(32)));
+  assert.ok((await client.version()).supported.length > 0);
   const created = await client.agents.create("searched for");
   await client.openAgent(created.agent_id);
   const [relation] = await all(client.relations());
@@ -112,8 +121,15 @@ test("the calls of an account", async () => {
   const group = await client.openGroup([bobsId], { title: "two" });
   await group.setTitle("both");
   await group.setRole(bobsId, "admin");
+  await (await client.openDirect(bobsId)).requestRotation();
   await client.changePassword(ada.password, `another ${ada.password}`);
   await assert.rejects(client.request("GET", "https://example.com/"), UsageError);
+});
+
+test("a forgotten password takes a mailed code", async () => {
+  const { email } = bob;
+  const reset = { url: cluster.nodes[0]!, email, code: "000000", newPassword: "quite another one" };
+  await assert.rejects(Client.resetPassword(reset), { code: "CODE_INVALID" });
 });
 
 test("messages are found by the tokens of a program", async () => {

@@ -8,6 +8,7 @@ import type { JsonObject } from "../e2ee/content.js";
 import type { Principal } from "../e2ee/keys.js";
 import { UsageError } from "../e2ee/errors.js";
 import type { Approval } from "../core/approvals.js";
+import type { Conversation as ConversationInfo } from "../core/types.js";
 import { Closed } from "../errors.js";
 import { HookCaller, type Logger, CONSOLE } from "../hooks.js";
 import { type ApproveOptions, approvalContent } from "./approvals.js";
@@ -116,6 +117,18 @@ export class Agent {
   /** Takes an approval back that nobody has decided. */
   async withdraw(approvalId: string): Promise<Approval> {
     return (await this.#start()).parts.approvals.withdraw(approvalId);
+  }
+
+  /** The approvals of this agent, newest first. */
+  async *approvals(): AsyncGenerator<Approval> {
+    const { http } = (await this.#start()).parts;
+    yield* http.pages<Approval>(`/agents/${this.agentId}/approvals`);
+  }
+
+  /** The conversations of this agent, latest activity first. */
+  async *conversations(): AsyncGenerator<ConversationInfo> {
+    const { http } = (await this.#start()).parts;
+    yield* http.pages<ConversationInfo>(`/agents/${this.agentId}/conversations`);
   }
 
   use(middleware: Middleware): this {

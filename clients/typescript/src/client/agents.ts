@@ -50,6 +50,11 @@ export class Agents {
     return this.#call("GET", `/${agentId}/keys`);
   }
 
+  /** Ends the token and the keys of an agent at once, without another one. */
+  revokeToken(agentId: string): Promise<Schemas["RevokedToken"]> {
+    return this.#call("DELETE", `/${agentId}/token`);
+  }
+
   /**
    * A new token. The old one ends after its grace; in an emergency at once, and the webhook is
    * suspended.

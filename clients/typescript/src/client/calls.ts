@@ -147,9 +147,24 @@ export abstract class AccountCalls {
     });
   }
 
+  /** The card behind a link, of anybody's share. It counts as an access. */
+  openShare(shareId: string): Promise<Schemas["ShareCard"]> {
+    return this.#data("GET", `/share/${shareId}`);
+  }
+
   /** Ends a link. */
   revokeShare(shareId: string): Promise<unknown> {
     return this.#data("DELETE", `/shares/${shareId}`);
+  }
+
+  /** Deletes the bytes of a file: one's own, or of a group that one looks after. */
+  deleteObject(objectKey: string): Promise<Schemas["DeletedObject"]> {
+    return this.#data("DELETE", `/objects/${objectKey}`);
+  }
+
+  /** The versions of the interface that the service serves, and its own. */
+  version(): Promise<Schemas["Version"]> {
+    return this.#data("GET", "/version");
   }
 
   /** Every limit of this person, and the bytes of the account. */

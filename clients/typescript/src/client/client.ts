@@ -200,6 +200,20 @@ export class Client extends AccountCalls {
     return Client.#signIn(options, "/auth/passkey/complete", body);
   }
 
+  /** Sets a password by a code that was mailed for the scene `reset`. Every session ends. */
+  static resetPassword(
+    options: ClientOptions & {
+      readonly email: string;
+      readonly code: string;
+      readonly newPassword: string;
+    },
+  ): Promise<components["schemas"]["PasswordReset"]> {
+    const { http } = Client.#make(options).account;
+    const { email, code, newPassword } = options;
+    const body = { email, code, new_account_password: newPassword };
+    return http.data({ method: "POST", path: "/auth/reset-password", body, isPublic: true });
+  }
+
   /** Mails a code. */
   static async sendCode(
     options: ClientOptions & {

@@ -350,11 +350,8 @@ export class Conversation {
   }
 
   /** Removes an agent from a group, and rotates at once. */
-  async removeAgent(instanceId: string): Promise<void> {
-    const path = `/groups/${this.id}/agent-instances/${instanceId}`;
-    await this.#http.data({ method: "DELETE", path });
-    await this.parts.session.mustRotate(this.id);
-    await this.rotate();
+  removeAgent(instanceId: string): Promise<void> {
+    return this.#remove(`/groups/${this.id}/agent-instances/${instanceId}`);
   }
 
   /** Invites an agent to a group; an `addressed` one reads only what names it. */
@@ -375,11 +372,20 @@ export class Conversation {
    * Removes somebody from a group, and rotates at once. Throws `KeyUnavailable` if the server
    * refuses the fresh secret: then nothing more is sent here before there is one.
    */
-  async removeMember(principalId: string): Promise<void> {
-    const path = `/groups/${this.id}/members/${principalId}`;
+  removeMember(principalId: string): Promise<void> {
+    return this.#remove(`/groups/${this.id}/members/${principalId}`);
+  }
+
+  async #remove(path: string): Promise<void> {
     await this.#http.data({ method: "DELETE", path });
     await this.parts.session.mustRotate(this.id);
     await this.rotate();
+  }
+
+  /** Asks the other person of a conversation of two for a fresh secret. */
+  async requestRotation(): Promise<void> {
+    const body = { conversation_id: this.id };
+    await this.#http.data({ method: "POST", path: "/keys/rotation/request", body });
   }
 
   /**

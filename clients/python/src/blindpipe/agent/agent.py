@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast, overload
@@ -156,6 +156,21 @@ class Agent:
     async def withdraw(self, approval_id: str) -> Approval:
         """Takes an approval back that nobody has decided."""
         return await (await self._start()).parts.approvals.withdraw(approval_id)
+
+    async def approvals(self) -> AsyncIterator[Approval]:
+        """The approvals of this agent, newest first."""
+        async for approval in self._pages("approvals"):
+            yield cast(Approval, approval)
+
+    async def conversations(self) -> AsyncIterator[JsonObject]:
+        """The conversations of this agent, latest activity first."""
+        async for conversation in self._pages("conversations"):
+            yield conversation
+
+    async def _pages(self, what: str) -> AsyncIterator[JsonObject]:
+        http = (await self._start()).parts.http
+        async for item in http.pages(f"/agents/{self.agent_id}/{what}"):
+            yield item
 
     def use(self, middleware: _M) -> _M:
         """Called around all handlers, as `await middleware(ctx, next)`."""

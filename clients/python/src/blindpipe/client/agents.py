@@ -52,6 +52,10 @@ class Agents:
         """The public keys of an agent."""
         return await self._call("GET", f"/{agent_id}/keys")
 
+    async def revoke_token(self, agent_id: str) -> JsonObject:
+        """Ends the token and the keys of an agent at once, without another one."""
+        return await self._call("DELETE", f"/{agent_id}/token")
+
     async def rotate(self, agent_id: str, *, emergency: bool = False) -> JsonObject:
         """A new token. The old one ends after its grace; in an emergency at once.
 

@@ -69,6 +69,21 @@ class AccountCalls:
         async for passkey in self._http.pages("/users/me/passkeys"):
             yield passkey
 
+    async def begin_passkey(self) -> JsonObject:
+        """The challenge of a new passkey; `public_key` is for `navigator.credentials.create`.
+
+        It needs a sign-in of the last 10 minutes.
+        """
+        return await self._data("POST", "/users/me/passkeys/begin")
+
+    async def add_passkey(
+        self, challenge_id: str, credential: Mapping[str, Any], *, name: str | None = None
+    ) -> JsonObject:
+        """Adds the passkey that answers a challenge, as WebAuthn's JSON."""
+        body: JsonObject = {"challenge_id": challenge_id, "credential": dict(credential)}
+        body |= {"name": name} if name else {}
+        return await self._data("POST", "/users/me/passkeys/complete", body)
+
     async def delete_passkey(self, passkey_id: str) -> JsonObject:
         """Deletes a passkey."""
         return await self._data("DELETE", f"/users/me/passkeys/{passkey_id}")
@@ -111,9 +126,21 @@ class AccountCalls:
         body |= {name: value for name, value in told.items() if value is not None}
         return await self._data("POST", "/shares", body)
 
+    async def open_share(self, share_id: str) -> JsonObject:
+        """The card behind a link, of anybody's share. It counts as an access."""
+        return await self._data("GET", f"/share/{share_id}")
+
     async def revoke_share(self, share_id: str) -> JsonObject:
         """Ends a link."""
         return await self._data("DELETE", f"/shares/{share_id}")
+
+    async def delete_object(self, object_key: str) -> JsonObject:
+        """Deletes the bytes of a file: one's own, or of a group that one looks after."""
+        return await self._data("DELETE", f"/objects/{object_key}")
+
+    async def version(self) -> JsonObject:
+        """The versions of the interface that the service serves, and its own."""
+        return await self._data("GET", "/version")
 
     async def limits(self) -> JsonObject:
         """Every limit of this person, and the bytes of the account."""

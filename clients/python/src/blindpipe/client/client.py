@@ -190,6 +190,34 @@ class Client(AccountCalls):
         return await cls._sign_in(options, "/auth/register", body)
 
     @classmethod
+    async def begin_passkey_login(cls, options: ClientOptions) -> JsonObject:
+        """The challenge of a sign-in; `public_key` is for `navigator.credentials.get`."""
+        return await cls._public(options, "/auth/passkey/begin", {})
+
+    @classmethod
+    async def login_with_passkey(
+        cls, options: ClientOptions, *, challenge_id: str, credential: Mapping[str, Any]
+    ) -> Client:
+        """Signs in with the credential that answers a challenge, as WebAuthn's JSON."""
+        body = {"challenge_id": challenge_id, "credential": dict(credential)}
+        return await cls._sign_in(options, "/auth/passkey/complete", body)
+
+    @classmethod
+    async def reset_password(
+        cls, options: ClientOptions, *, email: str, code: str, new_password: str
+    ) -> JsonObject:
+        """Sets a password by a code that was mailed for the scene `reset`. Every session ends."""
+        body = {"email": email, "code": code, "new_account_password": new_password}
+        return await cls._public(options, "/auth/reset-password", body)
+
+    @classmethod
+    async def _public(cls, options: ClientOptions, path: str, body: JsonObject) -> JsonObject:
+        async with cls(options) as client:
+            call = Call("POST", path, body=body, public=True)
+            answered: JsonObject = await client.account.http.data(call)
+            return answered
+
+    @classmethod
     async def send_code(
         cls,
         options: ClientOptions,
@@ -199,10 +227,8 @@ class Client(AccountCalls):
         turnstile_token: str,
     ) -> None:
         """Mails a code."""
-        async with cls(options) as client:
-            body = {"email": email, "scene": scene, "turnstile_token": turnstile_token}
-            call = Call("POST", "/auth/send-code", body=body, public=True)
-            await client.account.http.data(call)
+        body = {"email": email, "scene": scene, "turnstile_token": turnstile_token}
+        await cls._public(options, "/auth/send-code", body)
 
     @property
     def me(self) -> Principal:

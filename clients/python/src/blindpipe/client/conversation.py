@@ -353,6 +353,12 @@ class Conversation:
         self._parts.session.needs_fresh_secret(self.id)
         await self.rotate()
 
+    async def request_rotation(self) -> JsonObject:
+        """Asks the other person of a conversation of two for a fresh secret."""
+        call = Call("POST", "/keys/rotation/request", body={"conversation_id": self.id})
+        asked: JsonObject = await self._http.data(call)
+        return asked
+
     async def prepare(self) -> None:
         """Makes a fresh secret if one is due, as each send does."""
         await self._parts.rotator.prepare(self.id)

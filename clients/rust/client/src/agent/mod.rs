@@ -303,6 +303,22 @@ impl Agent {
         core.http.bytes(Call::raw(method, path, json)?).await
     }
 
+    /// A page of this agent's approvals, newest first, and the cursor of the next.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn approvals(
+        &self,
+        cursor: Option<String>,
+    ) -> Result<(Vec<Approval>, Option<String>)> {
+        let core = self.start().await?;
+        let path = format!("/agents/{}/approvals", self.id());
+        let page = core.http.page(Call::get(path).query("cursor", cursor));
+        let page = page.await?;
+        Ok((page.data, page.next_cursor))
+    }
+
     /// Asks a person for scopes of the agent's manifest in a conversation. A group needs `user`.
     /// Repeated, it answers another request.
     ///

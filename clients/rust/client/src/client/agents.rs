@@ -2,8 +2,8 @@
 
 use blindpipe_protocol::{
     agents::{
-        Agent, AgentKeys, AgentView, CreateAgent, CreatedAgent, DeletedAgent, Manifest,
-        RegenerateToken, RegeneratedToken,
+        Agent, AgentKeys, AgentView, ChangeAgent, CreateAgent, CreatedAgent, DeletedAgent,
+        Manifest, RegenerateToken, RegeneratedToken, RevokedToken,
     },
     ids::AgentId,
     text::DisplayName,
@@ -51,6 +51,16 @@ impl Client {
         self.http().data(Call::get(format!("/agents/{id}"))).await
     }
 
+    /// Changes the name or the purpose of an agent of this person.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn update_agent(&self, id: AgentId, change: &ChangeAgent) -> Result<Agent> {
+        let call = Call::patch(format!("/agents/{id}"), change);
+        self.http().data(call).await
+    }
+
     /// The public keys of an agent.
     ///
     /// # Errors
@@ -70,6 +80,16 @@ impl Client {
     pub async fn regenerate_token(&self, id: AgentId, emergency: bool) -> Result<RegeneratedToken> {
         let path = format!("/agents/{id}/token/regenerate");
         let call = Call::post(path, &RegenerateToken { emergency });
+        self.http().data(call).await
+    }
+
+    /// Ends the token and the keys of an agent of this person at once, without another one.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn revoke_token(&self, id: AgentId) -> Result<RevokedToken> {
+        let call = Call::delete(format!("/agents/{id}/token"));
         self.http().data(call).await
     }
 

@@ -10,7 +10,11 @@ use blindpipe_e2ee::{
     trust::Policy,
 };
 use blindpipe_protocol::{
-    accounts::{CodeSent, Login, LoginCode, Register, Scene, SendCode},
+    accounts::{
+        CodeSent, Login, LoginCode, PasswordReset, Register, ResetPassword, Scene, SendCode,
+    },
+    ids::ChallengeId,
+    passkeys::{BeginPasskeyLogin, CompletePasskeyLogin, LoginChallenge},
     text::{DeviceId, DeviceName, DisplayName, EmailAddress, Locale, MailedCode, Platform, Secret},
 };
 use futures_util::{FutureExt, future::BoxFuture};
@@ -27,6 +31,7 @@ use super::{
 use crate::{
     Clock, Content, Error, Hook, Part, Result, Server, Store,
     hooks::{Hooks, NO_STORE, warn_loudly},
+    session::raw,
     transport::{Bearer, Http, new_id},
 };
 
@@ -239,6 +244,63 @@ impl ClientBuilder {
             platform: self.platform.clone().map(Platform),
         };
         self.sign_in("/auth/login-code", &body).await
+    }
+
+    /// Begins a sign-in with a passkey: its `public_key` is what a browser's `credentials.get` takes.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn begin_passkey_login(
+        &self,
+        turnstile_token: Option<&str>,
+    ) -> Result<LoginChallenge> {
+        let account = Account::new(&self.server, self.hooks.clone())?;
+        let turnstile_token = turnstile_token.map(Secret::from);
+        let body = BeginPasskeyLogin { turnstile_token };
+        account.call("/auth/passkey/begin", &body).await
+    }
+
+    /// Signs in with a passkey: `credential` is an authenticator's answer as JSON.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn login_with_passkey(
+        self,
+        challenge_id: ChallengeId,
+        credential: &Value,
+    ) -> Result<Client> {
+        let body = CompletePasskeyLogin {
+            challenge_id,
+            credential: raw(credential),
+            turnstile_token: None,
+            device_id: Some(self.own_device()),
+            device_name: self.device_name.clone().map(DeviceName),
+            platform: self.platform.clone().map(Platform),
+        };
+        self.sign_in("/auth/passkey/complete", &body).await
+    }
+
+    /// Sets a password by a code that was mailed for the scene `reset`. Every session ends.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn reset_password(
+        &self,
+        email: &str,
+        code: &str,
+        new_password: &str,
+    ) -> Result<PasswordReset> {
+        let account = Account::new(&self.server, self.hooks.clone())?;
+        let body = ResetPassword {
+            email: EmailAddress::from(email),
+            code: MailedCode(code.to_owned()),
+            new_account_password: Secret::from(new_password),
+            turnstile_token: None,
+        };
+        account.call("/auth/reset-password", &body).await
     }
 
     /// Goes on with the session and the keys in the store; none if it holds none, or if the session

@@ -1,7 +1,6 @@
-//! Calls that concern the account itself, and any call as it is.
+//! Keys, limits and search, and any call as it is.
 
 use blindpipe_protocol::{
-    accounts::Account,
     ids::UserId,
     keys::KeyDirectory,
     limits::Buckets,
@@ -12,15 +11,6 @@ use super::Client;
 use crate::{Result, transport::Call};
 
 impl Client {
-    /// The person's own account.
-    ///
-    /// # Errors
-    ///
-    /// Every refusal of the service.
-    pub async fn profile(&self) -> Result<Account> {
-        self.http().data(Call::get("/users/me")).await
-    }
-
     /// The public keys of a person's devices.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 use blindpipe_protocol::{
     ids::{AgentId, DeliveryId},
     webhooks::{
-        DeletedWebhook, DeliveryStatus, PutWebhook, Webhook, WebhookDelivery, WebhookTestResult,
+        DeletedWebhook, DeliveryStatus, PutWebhook, RotateWebhookSecret, Webhook, WebhookDelivery,
+        WebhookTestResult,
     },
 };
 use serde_json::json;
@@ -68,6 +69,21 @@ impl Webhooks<'_> {
     /// Every refusal of the service.
     pub async fn verify(&self) -> Result<Webhook> {
         let call = Call::post(self.path("webhook/verify"), &json!({}));
+        self.client.http().data(call).await
+    }
+
+    /// Another secret, which the service makes and answers. The present one signs too for `overlap_seconds`,
+    /// a day by default.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn rotate_secret(&self, overlap_seconds: Option<u32>) -> Result<Webhook> {
+        let body = RotateWebhookSecret {
+            secret: None,
+            overlap_seconds,
+        };
+        let call = Call::post(self.path("webhook/rotate-secret"), &body);
         self.client.http().data(call).await
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use blindpipe_protocol::service::Version;
 use chrono::DateTime;
 use tokio::time::Instant;
 
@@ -34,5 +35,14 @@ impl Server {
             took: begin.elapsed(),
             clock_ahead: clock.map(|clock| now - clock.timestamp()),
         })
+    }
+    /// The versions of the interface that the server serves, and its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reach`].
+    pub async fn version(&self) -> Result<Version> {
+        let http = Http::new(self.http_client()?, self.url(), Hooks::default(), None);
+        http.data(Call::get("/version")).await
     }
 }

@@ -4,6 +4,7 @@ mod approvals;
 mod attacks;
 mod backlogs;
 mod basics;
+mod calls;
 mod crashes;
 mod examples;
 mod faults;

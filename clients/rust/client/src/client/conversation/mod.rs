@@ -1,12 +1,12 @@
 //! A conversation as a person sees it.
 
+mod group;
 mod history;
 
 use blindpipe_e2ee::{envelope::Place, room::Writing, search, to_base64};
 use blindpipe_protocol::{
     conversations::Conversation as Info,
-    groups::{AddAgent, AddMembers, Addition, AgentInstance, Removal, Visibility},
-    ids::{AgentId, ConversationId, MessageId, Principal, UserId},
+    ids::{AgentId, ConversationId, MessageId, Principal},
     messages::{Message, SendMessage, Sent},
     raw::RawJson,
     search::{SearchHit, SearchToken},
@@ -371,57 +371,6 @@ impl Conversation {
     /// Every refusal of the service; [`Error::KeyUnavailable`] if it takes no fresh secret.
     pub async fn rotate(&self) -> Result<()> {
         Box::pin(self.client.rotate(self.id)).await
-    }
-
-    /// Lets an agent in. It reads what names it, or everything.
-    ///
-    /// # Errors
-    ///
-    /// Every refusal of the service.
-    pub async fn add_agent(
-        &self,
-        agent_id: AgentId,
-        visibility: Visibility,
-    ) -> Result<AgentInstance> {
-        let body = AddAgent {
-            agent_id,
-            visibility,
-        };
-        let path = format!("/groups/{}/agent-instances", self.id);
-        self.changed(Call::post(path, &body)).await
-    }
-
-    /// Adds people to a group.
-    ///
-    /// # Errors
-    ///
-    /// Every refusal of the service.
-    pub async fn add_members(&self, user_ids: Vec<UserId>) -> Result<Addition> {
-        let path = format!("/groups/{}/members", self.id);
-        self.changed(Call::post(path, &AddMembers { user_ids }))
-            .await
-    }
-
-    /// Removes a member, and makes a fresh secret at once.
-    ///
-    /// # Errors
-    ///
-    /// Every refusal of the service; [`Error::KeyUnavailable`] if the member is removed and the
-    /// server takes no fresh secret. Sends wait for it.
-    pub async fn remove(&self, member: Principal) -> Result<Removal> {
-        let path = format!("/groups/{}/members/{member}", self.id);
-        let removal = self.changed(Call::delete(path)).await?;
-        Box::pin(self.client.rotate_away(self.id)).await?;
-        Ok(removal)
-    }
-
-    /// Members are read anew before the next look.
-    async fn changed<T: serde::de::DeserializeOwned>(&self, call: Call) -> Result<T> {
-        let done = self.client.http().data(call).await?;
-        if let Ok(session) = self.client.session() {
-            session.load(self.id).await?.is_stale = true;
-        }
-        Ok(done)
     }
 }
 
