@@ -197,13 +197,28 @@ impl ToolRequest {
         self.respond(AnswerStatus::Failed, reason, &json!({})).await
     }
 
-    /// Answers at once if it names this device, which has no such tool: no other device can run it.
+    /// Answers at once if this device has no such tool, and no other one can run it: the request names
+    /// this one, or the person has no other.
     pub(super) async fn answer_if_unknown(&self) -> Result<bool> {
-        if self.request.device_id.is_none() || !self.is_unknown() {
+        if !self.is_unknown() {
+            return Ok(false);
+        }
+        if self.request.device_id.is_none() && self.has_other_devices().await {
             return Ok(false);
         }
         self.answer_unknown().await?;
         Ok(true)
+    }
+
+    /// Whether another device of the person could run tools; true where that cannot be read.
+    async fn has_other_devices(&self) -> bool {
+        let (own, devices) = (self.client.device_id(), self.client.devices());
+        let is_other = |id: &str| own.as_ref().is_ok_and(|own| own != id);
+        let Ok(list) = devices.list().await else {
+            return true;
+        };
+        let mut others = list.iter().filter(|device| is_other(&device.device_id));
+        others.any(|device| device.has_keys)
     }
 
     async fn run<F>(&self, run: impl FnOnce(String, Content) -> F) -> Result<()>

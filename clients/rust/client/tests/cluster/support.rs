@@ -64,6 +64,9 @@ pub async fn cluster() -> Shared {
 
 pub async fn the_cluster() -> &'static DevCluster {
     let start = async || {
+        // The warnings of clients without a store are not these tests'.
+        let silent = tracing::subscriber::NoSubscriber::new();
+        tracing::subscriber::set_global_default(silent).ok();
         let dir = folder();
         // A database of an older schema would stop the start.
         if !dir.join("cluster.json").exists() {
