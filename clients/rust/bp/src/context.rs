@@ -300,10 +300,7 @@ impl Context {
 
     /// Forgets the session and this device's keys.
     pub fn forget(&self) -> Result<()> {
-        match fs::remove_file(self.session_file()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(FileStore::new(self.session_file()).remove()?)
     }
 }
 

@@ -131,22 +131,13 @@ pub(crate) fn save_changed(store: &dyn SharedStore, session: &Session, hooks: &H
             session.mark_dirty();
             return false;
         }
-        let (principals, pins) = session.trust.lock().take_changed();
-        let (conversations, marks) = session.take_changed();
-        let entries = Entries { pins, marks };
-        if entries.is_empty() {
-            return true;
-        }
-        let saved = store.save(&entries);
-        if matches!(saved, Ok(Saved::Kept)) {
-            return true;
-        }
-        session.trust.lock().not_kept(principals);
-        session.not_kept(conversations);
-        if saved.is_err() {
-            session.mark_dirty();
-            hooks.call(&Hook::StoreFailed);
-            return false;
+        match session.keep_changed(|entries| store.save(entries)) {
+            Ok(Saved::Kept) => return true,
+            Ok(Saved::Changed) => {}
+            Err(_) => {
+                hooks.call(&Hook::StoreFailed);
+                return false;
+            }
         }
     }
 }

@@ -48,7 +48,8 @@ pub enum Decision {
 #[derive(Clone, Debug, Default)]
 pub struct Consents {
     tools: BTreeMap<String, Tool>,
-    begun: BTreeSet<(Principal, String)>,
+    /// The requests that began, by [`begun_name`].
+    begun: BTreeSet<String>,
     /// Until when an agent may use a tool unasked, by conversation and tool.
     remembered: BTreeMap<(Id, Principal, String), u64>,
 }
@@ -78,7 +79,7 @@ impl Consents {
         manifest: Option<Sensitivity>,
         now: u64,
     ) -> Decision {
-        if self.begun.contains(&(agent, request.request_id.clone())) {
+        if self.begun.contains(&begun_name(agent, &request.request_id)) {
             return Decision::Repeated;
         }
         let sensitivity = self.sensitivity(request, manifest);
@@ -148,11 +149,10 @@ impl Consents {
         self.remembered.len() < before
     }
 
-    /// The records, for a store. The table of tools is not among them.
+    /// The person's choices, for a store. A store has the requests that began by their names, because
+    /// these grow with use. It has no table of tools.
     #[must_use]
     pub fn store(&self) -> Value {
-        let begun = self.begun.iter();
-        let begun = begun.map(|(agent, id)| json!([hex(agent.to_bytes()), id]));
         let remembered = self
             .remembered
             .iter()
@@ -160,7 +160,6 @@ impl Consents {
                 json!([hex(*conversation), hex(agent.to_bytes()), tool, end])
             });
         json!({
-            "begun": begun.collect::<Vec<_>>(),
             "remembered": remembered.collect::<Vec<_>>(),
         })
     }
@@ -172,28 +171,58 @@ impl Consents {
     ///
     /// `malformed`: the store holds something else.
     pub fn restore(tools: BTreeMap<String, Tool>, stored: &Value) -> Result<Self> {
-        let list = |name: &str| stored[name].as_array().ok_or(Error::Malformed);
-        let agent = |value: &Value| Principal::from_bytes(bytes(value)?);
-        let mut consents = Self::new(tools);
-        for entry in list("begun")? {
-            let id = entry[1].as_str().ok_or(Error::Malformed)?.to_owned();
-            consents.begun.insert((agent(&entry[0])?, id));
-        }
-        let record = |entry: &Value| {
-            let name = entry[2].as_str().ok_or(Error::Malformed)?.to_owned();
-            let at = entry[3].as_u64().ok_or(Error::Malformed)?;
-            Ok(((bytes(&entry[0])?, agent(&entry[1])?, name), at))
-        };
-        // Documents of before hold none.
-        let remembered = stored["remembered"].as_array().into_iter().flatten();
-        consents.remembered = remembered.map(record).collect::<Result<_>>()?;
-        Ok(consents)
+        Ok(Self {
+            remembered: records(stored)?,
+            ..Self::new(tools)
+        })
     }
 
-    /// To be stored durably *before* the device executes. False if it began before.
-    pub fn begin(&mut self, agent: Principal, request_id: &str) -> bool {
-        self.begun.insert((agent, request_id.to_owned()))
+    /// Takes over the choices that another process of this device has stored. Requests that began stay
+    /// known.
+    ///
+    /// # Errors
+    ///
+    /// `malformed`: the store holds something else.
+    pub fn take_over(&mut self, stored: &Value) -> Result<()> {
+        self.remembered = records(stored)?;
+        Ok(())
     }
+
+    /// To be stored durably, by its [`begun_name`], *before* the device executes. False if it began
+    /// before.
+    pub fn begin(&mut self, agent: Principal, request_id: &str) -> bool {
+        self.began_before(begun_name(agent, request_id))
+    }
+
+    /// Takes up a request that an earlier run or another process began. False if it was known.
+    pub fn began_before(&mut self, name: String) -> bool {
+        self.begun.insert(name)
+    }
+
+    /// A store did not keep the begin, so nothing was executed.
+    pub fn not_begun(&mut self, agent: Principal, request_id: &str) {
+        self.begun.remove(&begun_name(agent, request_id));
+    }
+}
+
+/// The name of a request in a store: the agent, `-` and the id, both in hex.
+#[must_use]
+pub fn begun_name(agent: Principal, request_id: &str) -> String {
+    let id: String = request_id.bytes().map(|it| format!("{it:02x}")).collect();
+    format!("{}-{id}", agent.to_hex())
+}
+
+fn records(stored: &Value) -> Result<BTreeMap<(Id, Principal, String), u64>> {
+    let fields = stored.as_object().ok_or(Error::Malformed)?;
+    // Documents of before hold none.
+    let remembered = fields.get("remembered").and_then(Value::as_array);
+    let records = remembered.into_iter().flatten().map(|entry| {
+        let agent = Principal::from_bytes(bytes(&entry[1])?)?;
+        let name = entry[2].as_str().ok_or(Error::Malformed)?.to_owned();
+        let end = entry[3].as_u64().ok_or(Error::Malformed)?;
+        Ok(((bytes(&entry[0])?, agent, name), end))
+    });
+    records.collect()
 }
 
 fn bytes<const N: usize>(value: &Value) -> Result<[u8; N]> {
@@ -256,10 +285,11 @@ mod tests {
         };
         let tools = BTreeMap::from([("send".to_owned(), tool)]);
         let mut first = Consents::new(tools.clone());
-        assert!(first.begin(agent, "one"));
+        assert!(first.begin(agent, "one") && !first.begin(agent, "one"));
         let mut stored = first.store();
         stored["approved"] = json!([[hex([3; 16]), hex(agent.to_bytes()), "mail:send", 5]]);
-        let second = Consents::restore(tools, &stored).expect("a store");
+        let mut second = Consents::restore(tools, &stored).expect("a store");
+        assert!(second.began_before(begun_name(agent, "one")));
         let mut request = Request {
             asked: [1; 16],
             request_id: "one".to_owned(),
@@ -272,6 +302,9 @@ mod tests {
         request.request_id = "two".to_owned();
         let decision = second.decide(me, [3; 16], agent, &request, None, 6);
         assert_eq!(decision, Decision::Ask, "a scope silences nothing");
+        assert!(second.begin(agent, "two"));
+        second.not_begun(agent, "two");
+        assert!(second.begin(agent, "two"), "it was not kept");
         assert!(Consents::restore(BTreeMap::new(), &json!([])).is_err());
         let mut before = first.store();
         before

@@ -36,7 +36,7 @@ use crate::{
     ApiError, Clock, Error, Result, Server, Store,
     hooks::{Hook, Hooks, NO_STORE, warn_loudly},
     session::{Keys, Session, SessionParts, hex, principal},
-    shared_store::{SharedStore, restored, save_changed, take_news},
+    shared_store::{Saved, SharedStore, restored, save_changed, take_news},
     store::{Entries, Handled},
     transport::{Bearer, Call, Http, Socket},
 };
@@ -258,23 +258,16 @@ impl Core {
             return true;
         }
         match store {
-            Kept::Alone(store) => self.save_entries(&**store),
+            Kept::Alone(store) => {
+                let keep = |entries: &Entries| store.save_entries(entries).map(|()| Saved::Kept);
+                let kept = self.session.keep_changed(keep);
+                if kept.is_err() {
+                    self.hooks.call(&Hook::StoreFailed);
+                }
+                kept.is_ok()
+            }
             Kept::Shared(store) => save_changed(&**store, &self.session, &self.hooks),
         }
-    }
-
-    fn save_entries(&self, store: &dyn Store) -> bool {
-        let (principals, pins) = self.session.trust.lock().take_changed();
-        let (conversations, marks) = self.session.take_changed();
-        let entries = Entries { pins, marks };
-        let is_kept = entries.is_empty() || store.save_entries(&entries).is_ok();
-        if !is_kept {
-            self.session.trust.lock().not_kept(principals);
-            self.session.not_kept(conversations);
-            self.session.mark_dirty();
-            self.hooks.call(&Hook::StoreFailed);
-        }
-        is_kept
     }
 }
 

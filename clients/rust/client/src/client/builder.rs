@@ -25,11 +25,12 @@ use serde_json::Value;
 use super::{
     Client, Held, Inner, Tools,
     account::{Account, Identity, Shared},
+    kept::Kept,
     state,
     tool_requests::ToolHandler,
 };
 use crate::{
-    Clock, Content, Error, Hook, Part, Result, Server, Store,
+    Clock, Content, Error, Hook, Result, Server, Store,
     hooks::{Hooks, NO_STORE, warn_loudly},
     session::raw,
     transport::{Bearer, Http, new_id},
@@ -311,14 +312,16 @@ impl ClientBuilder {
     /// [`Error::Store`], and what keeps the session from being renewed for good.
     pub async fn resume(self) -> Result<Option<Client>> {
         let account = Account::new(&self.server, self.hooks.clone())?;
-        let document = self.load()?;
-        let Some((identity, cookie)) = state::restore_identity(&document["session"]) else {
+        let stored = match &self.store {
+            Some(store) => state::restore_identity(&state::load(&**store)?["session"]),
+            None => None,
+        };
+        let Some((identity, cookie)) = stored else {
             return Ok(None);
         };
-        let client = self.client(account, document)?;
+        account.adopt(identity.clone(), cookie);
         // The keys are held before anything is stored anew.
-        client.0.account.adopt(identity, cookie);
-        client.keep_keys()?;
+        let client = self.client(account, &identity)?;
         match client.0.account.refresh().await {
             Ok(is_live) => Ok(is_live.then_some(client)),
             // Only a refusal ends a session: the next call asks again.
@@ -332,56 +335,55 @@ impl ClientBuilder {
         DeviceId(self.device_id.clone().unwrap_or_else(new))
     }
 
-    fn load(&self) -> Result<Value> {
-        let document = match &self.store {
-            Some(store) => store.load().map_err(Error::Store)?,
-            None => None,
-        };
-        state::read(document)
-    }
-
     async fn sign_in(self, path: &str, body: &(impl Serialize + ?Sized)) -> Result<Client> {
         let account = Account::new(&self.server, self.hooks.clone())?;
         let identity = account.sign_in(path, body).await?;
-        let document = self.load()?;
-        // A document of another person or device is not this one's.
-        let before = state::restore_identity(&document["session"]);
-        let is_own = before.is_some_and(|(before, _)| before.is(&identity));
-        let document = if is_own { document } else { Value::Null };
-        let client = self.client(account, document)?;
-        client.keep_keys()?;
+        let client = self.client(account, &identity)?;
         client.save_session()?;
         Ok(client)
     }
 
-    fn client(self, account: Arc<Account>, document: Value) -> Result<Client> {
+    /// The client of a person on a device, with what earlier runs have stored.
+    fn client(self, account: Arc<Account>, identity: &Identity) -> Result<Client> {
         let bearer: Arc<dyn Bearer> = account.clone();
         let (server, hooks) = (self.server, self.hooks);
         let http = server.http_client()?;
         let http = Http::new(http, server.url(), hooks.clone(), Some(bearer));
-        if self.store.is_none() {
-            warn_loudly(NO_STORE);
+        let kept = self.store.map(|store| Kept::new(store, identity));
+        let (document, mut learned) = match &kept {
+            Some(kept) => kept.load(identity)?,
+            None => {
+                warn_loudly(NO_STORE);
+                Default::default()
+            }
+        };
+        let mut choices = state::Choices::restore(self.tools, &document)?;
+        for name in std::mem::take(&mut learned.begun) {
+            choices.consents.began_before(name);
         }
-        let choices = state::Choices::restore(self.tools, &document)?;
         let client = Client(Arc::new(Inner {
             server,
             account,
             http,
             hooks,
             clock: self.clock,
-            store: self.store,
+            kept,
             policy: self.policy,
             is_searchable: self.is_searchable,
             choices: Mutex::new(choices),
             tool_handlers: self.tool_handlers,
             held: Mutex::new(Held {
-                document,
+                learned,
                 ..Held::default()
             }),
             turns: Mutex::default(),
             socket: Mutex::default(),
         }));
         client.0.account.share(Sharing(Arc::downgrade(&client.0)));
+        let keys = &document["keys"];
+        if !keys.is_null() {
+            client.hold(state::DeviceKeys::restore(keys)?)?;
+        }
         Ok(client)
     }
 }
@@ -391,22 +393,21 @@ struct Sharing(Weak<Inner>);
 
 impl Shared for Sharing {
     fn lock(&self) -> BoxFuture<'_, Result<Box<dyn Send>>> {
-        let store = self.0.upgrade().and_then(|inner| inner.store.clone());
+        let inner = self.0.upgrade();
         let lock = async {
-            let Some(store) = store else {
-                return Ok::<Box<dyn Send>, _>(Box::new(()));
-            };
-            let lock = tokio::task::spawn_blocking(move || store.lock(Part::Renewal));
-            lock.await.map_err(Error::other)?.map_err(Error::Store)
+            let lock = tokio::task::spawn_blocking(move || {
+                let kept = inner.as_ref().and_then(|inner| inner.kept.as_ref());
+                kept.map_or_else(|| Ok(Box::new(()) as _), Kept::lock_renewal)
+            });
+            lock.await.map_err(Error::other)?
         };
         lock.boxed()
     }
 
     fn cookie(&self, of: &Identity) -> Option<String> {
-        let store = self.0.upgrade()?.store.clone()?;
-        let document = state::read(store.load().ok()?).ok()?;
-        let (identity, cookie) = state::restore_identity(&document["session"])?;
-        identity.is(of).then_some(cookie)
+        let document = self.0.upgrade()?.kept.as_ref()?.document(of).ok()?;
+        let (_, cookie) = state::restore_identity(&document["session"])?;
+        Some(cookie)
     }
 
     fn changed(&self) {
@@ -416,16 +417,5 @@ impl Shared for Sharing {
                 client.tell(&Hook::StoreFailed);
             }
         }
-    }
-}
-
-impl Client {
-    /// Takes up the keys of an earlier run.
-    fn keep_keys(&self) -> Result<()> {
-        let keys = self.0.held.lock().document["keys"].clone();
-        if keys.is_null() {
-            return Ok(());
-        }
-        self.hold(state::DeviceKeys::restore(&keys)?)
     }
 }

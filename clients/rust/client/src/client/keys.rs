@@ -7,15 +7,12 @@ use blindpipe_e2ee::{
     trust::{Notice, Trust},
 };
 use blindpipe_protocol::ids::{AgentId, Principal};
-use serde_json::{Value, json};
 
-use super::{
-    Client,
-    state::{self, DeviceKeys},
-};
+use super::{Client, state::DeviceKeys};
 use crate::{
-    Error, Hook, Part, Result,
+    Error, Result,
     session::{Keys, Session, SessionParts, principal},
+    shared_store::restored,
 };
 
 impl Client {
@@ -26,7 +23,7 @@ impl Client {
     /// [`Error::KeyUnavailable`] before this device has keys, [`Error::Store`].
     pub fn confirm(&self, of: Principal, key: KeyId) -> Result<bool> {
         let done = self.session()?.confirm(of, key);
-        self.save()?;
+        self.save_learned()?;
         Ok(done)
     }
 
@@ -38,7 +35,7 @@ impl Client {
     /// As [`Self::confirm`]; [`Error::Api`]; `unknown_sender_key` if a side has no keys.
     pub async fn safety_number(&self, of: Principal) -> Result<String> {
         let number = self.session()?.safety_number(of).await?;
-        self.save()?;
+        self.save_learned()?;
         Ok(number)
     }
 
@@ -75,7 +72,7 @@ impl Client {
         let of = Principal::Agent(agent_id);
         let followed = |trust: &mut Trust, now| Some(trust.link(principal(of), key, now));
         let notices = self.session()?.compare(of, followed);
-        self.save()?;
+        self.save_learned()?;
         Ok(notices.unwrap_or_default())
     }
 
@@ -85,7 +82,7 @@ impl Client {
         compared: impl FnOnce(&mut Trust, u64) -> Option<Vec<Notice>>,
     ) -> Result<bool> {
         let done = self.session()?.compare(of, compared).is_some();
-        self.save()?;
+        self.save_learned()?;
         Ok(done)
     }
 
@@ -120,22 +117,16 @@ impl Client {
                 .collect();
         let own: Vec<KeyId> = opening.iter().map(|key| key.key_id).collect();
         let mut held = self.0.held.lock();
-        let (trust, marks) = match &held.session {
-            Some(session) => (session.trust.lock().store(), session.marks()),
-            None => {
-                let document = &held.document;
-                (
-                    document["pins"].clone(),
-                    state::restore_marks(&document["marks"]),
-                )
-            }
-        };
         let (policy, me_bytes) = (self.0.policy, principal(me));
-        let trust = match trust {
-            Value::Null => Trust::new(me_bytes, policy, own),
-            stored => Trust::restore(me_bytes, policy, own, &stored)?,
+        let (trust, marks) = match &held.session {
+            Some(session) => {
+                let stored = session.trust.lock().store();
+                let trust = Trust::restore(me_bytes, policy, own, &stored)?;
+                (trust, session.marks())
+            }
+            None => restored(std::mem::take(&mut held.learned), me_bytes, policy, own)?,
         };
-        held.session = Some(Arc::new(Session::new(SessionParts {
+        let session = Session::new(SessionParts {
             http: self.0.http.clone(),
             me,
             keys: Some(Keys {
@@ -149,66 +140,14 @@ impl Client {
             max_message_age: None,
             hooks: self.0.hooks.clone(),
             clock: self.0.clock.clone(),
-        })));
+        });
+        if let Some(earlier) = &held.session {
+            session.inherit(earlier);
+        }
+        held.session = Some(Arc::new(session));
         held.keys = Some(keys);
         drop(held);
-        self.save()
-    }
-
-    /// Stores everything that this client must not forget. Another process may have renewed the
-    /// session meanwhile, so a stored one stays.
-    pub(super) fn save(&self) -> Result<()> {
-        self.store(true)
-    }
-
-    /// Stores everything, with the session as it is here.
-    pub(super) fn save_session(&self) -> Result<()> {
-        self.store(false)
-    }
-
-    fn store(&self, keeps_session: bool) -> Result<()> {
-        let Some(store) = &self.0.store else {
-            return Ok(());
-        };
-        let mut document = self.document()?;
-        let _lock = store.lock(Part::Document).map_err(Error::Store)?;
-        if keeps_session {
-            let identity = self.0.account.identity()?;
-            let stored = state::read(store.load().map_err(Error::Store)?)?;
-            let before = state::restore_identity(&stored["session"]);
-            if before.is_some_and(|(before, _)| before.is(&identity)) {
-                document["session"] = stored["session"].clone();
-            }
-        }
-        store
-            .save(document.to_string().as_bytes())
-            .map_err(Error::Store)
-    }
-
-    pub(super) fn save_if_dirty(&self) {
-        let session = self.0.held.lock().session.clone();
-        let Some(session) = session.filter(|session| session.take_dirty()) else {
-            return;
-        };
-        if self.save().is_err() {
-            session.mark_dirty();
-            self.tell(&Hook::StoreFailed);
-        }
-    }
-
-    fn document(&self) -> Result<Value> {
-        let identity = self.0.account.identity()?;
-        let cookie = self.0.account.cookie().unwrap_or_default();
-        let held = self.0.held.lock();
-        let choices = self.0.choices.lock();
-        let session = held.session.as_ref();
-        Ok(json!({
-            "session": state::store_identity(&identity, &cookie),
-            "keys": held.keys.as_ref().map(DeviceKeys::store),
-            "pins": session.map(|session| session.trust.lock().store()),
-            "marks": session.map(|session| state::store_marks(&session.marks())),
-            "clear_chosen": choices.clear,
-            "consents": choices.consents.store(),
-        }))
+        self.save_keys()?;
+        self.save_learned()
     }
 }

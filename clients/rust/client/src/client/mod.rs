@@ -9,6 +9,7 @@ mod contacts;
 mod conversation;
 mod devices;
 mod events;
+mod kept;
 mod keys;
 mod profile;
 mod rotation;
@@ -38,6 +39,7 @@ use serde_json::Value;
 
 use self::{
     account::Account,
+    kept::Kept,
     state::{Choices, DeviceKeys},
 };
 pub use self::{
@@ -52,9 +54,10 @@ pub use self::{
     webhooks::Webhooks,
 };
 use crate::{
-    Clock, Error, Hook, Result, Server, Store,
+    Clock, Error, Hook, Result, Server,
     hooks::Hooks,
     session::{Session, principal, raw},
+    store::Entries,
     transport::{Call, Http, Socket},
 };
 
@@ -68,7 +71,7 @@ struct Inner {
     http: Http,
     hooks: Hooks,
     clock: Clock,
-    store: Option<Arc<dyn Store>>,
+    kept: Option<Kept>,
     policy: Policy,
     is_searchable: bool,
     choices: Mutex<Choices>,
@@ -85,8 +88,8 @@ struct Inner {
 struct Held {
     keys: Option<DeviceKeys>,
     session: Option<Arc<Session>>,
-    /// Pins and marks of an earlier run.
-    document: Value,
+    /// The learning of earlier runs, until there is a session.
+    learned: Entries,
 }
 
 impl Client {
@@ -151,14 +154,15 @@ impl Client {
         self.0.hooks.call(hook);
     }
 
+    /// The session, with what other processes of this device have learned so far.
     fn session(&self) -> Result<Arc<Session>> {
+        self.hear();
         let session = self.0.held.lock().session.clone();
         session.ok_or(Error::KeyUnavailable("this device has no keys yet"))
     }
 
     fn choose_clear(&self, id: ConversationId) -> Result<()> {
-        self.0.choices.lock().clear.insert(id);
-        self.save()
+        self.choose(|choices, _| choices.clear.insert(id)).map(drop)
     }
 
     fn is_searchable(&self) -> bool {
@@ -327,11 +331,7 @@ impl Client {
     ) -> Result<bool> {
         let agent = principal(Principal::Agent(agent_id));
         let conversation = conversation.map(|id| id.0.into_bytes());
-        let is_gone = self.consent(|it, _, _| it.withdraw(agent, scope, conversation));
-        if is_gone {
-            self.save()?;
-        }
-        Ok(is_gone)
+        self.choose(|choices, _| choices.consents.withdraw(agent, scope, conversation))
     }
 
     /// Events, over a socket that reconnects.

@@ -1,19 +1,17 @@
-//! The document of a person's client: session, keys, pins, choices, consents.
+//! The document of a person's client: session, keys, choices, consents.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use blindpipe_e2ee::{
     KeyId, PrivateKeys, Secret,
     consent::{Consents, Tool},
-    from_base64,
-    room::Marks,
-    to_base64,
+    from_base64, to_base64,
 };
 use blindpipe_protocol::ids::ConversationId;
 use serde_json::{Value, json};
 
 use super::account::Identity;
-use crate::{Error, Result};
+use crate::{Error, Result, Store};
 
 /// This device's keys.
 #[derive(Clone)]
@@ -74,36 +72,57 @@ pub(super) struct Choices {
     /// Conversations to write in clear.
     pub(super) clear: BTreeSet<ConversationId>,
     pub(super) consents: Consents,
+    /// A change here is in no store yet.
+    is_unsaved: bool,
 }
 
 impl Choices {
     pub(super) fn restore(tools: BTreeMap<String, Tool>, document: &Value) -> Result<Self> {
-        let clear = document["clear_chosen"].as_array().into_iter().flatten();
-        let clear = clear.filter_map(|id| id.as_str()?.parse().ok()).collect();
         let consents = match &document["consents"] {
             Value::Null => Consents::new(tools),
             stored => Consents::restore(tools, stored)?,
         };
-        Ok(Self { clear, consents })
+        Ok(Self {
+            clear: restore_clear(document),
+            consents,
+            is_unsaved: false,
+        })
+    }
+
+    /// Takes over the choices that another process of this device has stored.
+    pub(super) fn take_over(&mut self, document: &Value) -> Result<()> {
+        let stored = &document["consents"];
+        if self.is_unsaved || stored.is_null() {
+            return Ok(());
+        }
+        self.consents.take_over(stored)?;
+        self.clear = restore_clear(document);
+        Ok(())
+    }
+
+    pub(super) const fn changed(&mut self) {
+        self.is_unsaved = true;
+    }
+
+    pub(super) const fn saved(&mut self) {
+        self.is_unsaved = false;
+    }
+
+    pub(super) fn put_into(&self, document: &mut Value) {
+        document["clear_chosen"] = json!(self.clear);
+        document["consents"] = self.consents.store();
     }
 }
 
-pub(super) fn read(document: Option<Vec<u8>>) -> Result<Value> {
-    match document {
+fn restore_clear(document: &Value) -> BTreeSet<ConversationId> {
+    let clear = document["clear_chosen"].as_array().into_iter().flatten();
+    clear.filter_map(|id| id.as_str()?.parse().ok()).collect()
+}
+
+/// The document of a store; null if there is none.
+pub(super) fn load(store: &dyn Store) -> Result<Value> {
+    match store.load().map_err(Error::Store)? {
         Some(document) => serde_json::from_slice(&document).map_err(Error::other),
         None => Ok(Value::Null),
     }
-}
-
-pub(super) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {
-    let stored = marks
-        .iter()
-        .map(|(id, marks)| (id.to_string(), marks.store()));
-    Value::Object(stored.collect())
-}
-
-pub(super) fn restore_marks(stored: &Value) -> HashMap<ConversationId, Marks> {
-    let stored = stored.as_object().into_iter().flatten();
-    let marks = stored.filter_map(|(id, marks)| Some((id.parse().ok()?, Marks::restore(marks)?)));
-    marks.collect()
 }

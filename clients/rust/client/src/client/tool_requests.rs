@@ -74,6 +74,7 @@ impl ToolRequest {
         if !self.is_for_this_device() {
             return Decision::Unable;
         }
+        self.client.hear_choices();
         self.client.consent(|consents, me, now| {
             let (conversation, agent) = self.origin();
             let manifest = Some(self.manifest());
@@ -111,15 +112,16 @@ impl ToolRequest {
     /// [`Error::Usage`] for another number of days, a `high` tool, and no tool of this device;
     /// [`Error::Store`].
     pub fn remember(&self, days: u32) -> Result<()> {
-        let is_remembered = self.client.consent(|consents, _, now| {
+        let is_remembered = self.client.choose(|choices, now| {
             let (conversation, agent) = self.origin();
-            let manifest = Some(self.manifest());
+            let (manifest, consents) = (Some(self.manifest()), &mut choices.consents);
             consents.remember(conversation, agent, &self.request, manifest, (days, now))
-        });
-        if !is_remembered {
-            return Err(NOT_REMEMBERED);
+        })?;
+        if is_remembered {
+            Ok(())
+        } else {
+            Err(NOT_REMEMBERED)
         }
-        self.client.save()
     }
 
     /// Runs the handler of this device's table as [`Self::execute_with`] does.
@@ -278,12 +280,7 @@ impl ToolRequest {
     /// Noted durably before anything is executed. False if it began before.
     fn begin(&self) -> Result<bool> {
         let (_, agent) = self.origin();
-        let id = &self.call.request_id;
-        let is_new = self
-            .client
-            .consent(|consents, _, _| consents.begin(agent, id));
-        self.client.save()?;
-        Ok(is_new)
+        self.client.begin(agent, &self.call.request_id)
     }
 
     async fn respond(

@@ -3,60 +3,70 @@
 use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use super::{Entries, Handled, Part, Store, beside, log, replace};
+use parking_lot::Mutex;
 
-/// A log grows by so much, and to twice its entries, before it is written anew.
-const FREE_BYTES: u64 = 1 << 20;
+use super::{
+    Entries, Handled, Part, Store, beside,
+    log::{self, Log},
+    replace,
+};
 
-/// A file of mode 0600: the log of an agent's entries, or the document of a person's client. A second
-/// one, with `.handled` behind the name, has a line for each message that an agent has handled within
-/// 31 days. An agent's pair of files is for a single process; the clients in Python and TypeScript read
-/// it too.
+/// A file of mode 0600: the log of an agent's entries, or the document of a person's client.
+///
+/// Beside an agent's log, a file with `.handled` behind the name has a line for each message that was
+/// handled within 31 days. This pair of files is for a single process; the clients in Python and
+/// TypeScript read it too. Beside a person's document, one with `.learned` behind the name is the log
+/// of what grows with use. Processes of one machine share both.
 #[derive(Clone, Debug)]
 pub struct FileStore {
     path: PathBuf,
-    /// A log may grow by so much beyond twice its entries.
-    free_bytes: u64,
-    /// A log above this size is written anew.
-    max_bytes: Arc<AtomicU64>,
+    log: Arc<Mutex<Log>>,
 }
 
 impl FileStore {
     /// The file at `path`, which is made by the first save.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            free_bytes: FREE_BYTES,
-            max_bytes: Arc::new(AtomicU64::new(FREE_BYTES)),
-        }
+        Self::of(path.into(), "")
+    }
+
+    pub(super) fn of(path: PathBuf, owner: &str) -> Self {
+        let log = Arc::new(Mutex::new(Log::new(path.clone(), owner)));
+        Self { path, log }
     }
 
     #[cfg(test)]
     pub(super) fn with_free_bytes(self, free_bytes: u64) -> Self {
-        Self {
-            free_bytes,
-            max_bytes: Arc::new(AtomicU64::new(free_bytes)),
-            ..self
-        }
+        self.log.lock().set_free_bytes(free_bytes);
+        self
+    }
+
+    /// Removes a person's document, and the log beside it.
+    ///
+    /// # Errors
+    ///
+    /// Either may be left.
+    pub fn remove(&self) -> io::Result<()> {
+        remove(&self.path)?;
+        remove(&self.learned_path())
     }
 
     fn handled(&self) -> PathBuf {
         beside(&self.path, ".handled")
     }
 
-    /// Writes the log anew, and lets it grow from there.
-    fn compact(&self) -> io::Result<()> {
-        let kept = log::compact(&self.path)?;
-        let max_bytes = self.free_bytes + 2 * kept;
-        self.max_bytes.store(max_bytes, Ordering::Relaxed);
-        Ok(())
+    fn learned_path(&self) -> PathBuf {
+        beside(&self.path, ".learned")
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -73,25 +83,20 @@ impl Store for FileStore {
         replace(&self.path, document)
     }
 
+    fn learned(&self, owner: &str) -> Option<Arc<dyn Store>> {
+        Some(Arc::new(Self::of(self.learned_path(), owner)))
+    }
+
     fn load_entries(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
-        let Some(counting) = log::load(&self.path, take)? else {
-            return Ok(());
-        };
-        let max_bytes = self.free_bytes + 2 * counting;
-        self.max_bytes.store(max_bytes, Ordering::Relaxed);
-        if fs::metadata(&self.path)?.len() > max_bytes {
-            self.compact()?;
-        }
-        Ok(())
+        self.log.lock().load(take)
+    }
+
+    fn news(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
+        self.log.lock().news(take)
     }
 
     fn save_entries(&self, entries: &Entries) -> io::Result<()> {
-        let size = log::add(&self.path, entries)?;
-        // The entries are kept, also where the log cannot be written anew.
-        if size > self.max_bytes.load(Ordering::Relaxed) && self.compact().is_err() {
-            self.max_bytes.store(2 * size, Ordering::Relaxed);
-        }
-        Ok(())
+        self.log.lock().add(entries)
     }
 
     fn lock(&self, part: Part) -> io::Result<Box<dyn Send>> {

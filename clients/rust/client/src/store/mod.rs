@@ -6,14 +6,15 @@ mod file;
 mod log;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use blindpipe_e2ee::{Id, Principal};
+use blindpipe_e2ee::{Id, Principal, consent::begun_name};
 use blindpipe_protocol::ids::ConversationId;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -21,52 +22,93 @@ use serde_json::{Map, Value, json};
 pub use self::file::FileStore;
 use crate::session::{hex, unhex};
 
-/// Entries of an agent's store: public keys and numbers, no secret and no text.
+/// The knowledge of a client, which grows with use: public keys, ids and numbers, no secret and no text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entries {
     /// The known keys of principals, by the name of each.
     pub pins: Map<String, Value>,
     /// Epochs, times and members of conversations.
     pub marks: BTreeMap<ConversationId, Value>,
+    /// The tool requests that a person's device has begun, by the name of each.
+    pub begun: BTreeSet<String>,
 }
 
 impl Entries {
     pub(crate) fn is_empty(&self) -> bool {
-        self.pins.is_empty() && self.marks.is_empty()
+        self.len() == 0
     }
 
-    fn extend(&mut self, later: Self) {
+    fn len(&self) -> usize {
+        self.pins.len() + self.marks.len() + self.begun.len()
+    }
+
+    pub(crate) fn extend(&mut self, later: Self) {
         self.pins.extend(later.pins);
         self.marks.extend(later.marks);
+        self.begun.extend(later.begun);
     }
 
-    /// All entries of a store that keeps a document.
-    fn of_document(document: &[u8]) -> io::Result<Self> {
-        let mut document = serde_json::from_slice::<Value>(document)?;
-        let pins = document.pointer_mut("/pins/principals").map(Value::take);
-        let Some(Value::Object(pins)) = pins else {
-            return Err(io::ErrorKind::InvalidData.into());
+    /// Takes the entries out of a document. A person's may have none.
+    pub(crate) fn take_from(document: &mut Value) -> io::Result<Self> {
+        let fields = document.as_object_mut();
+        let fields = fields.ok_or(io::ErrorKind::InvalidData)?;
+        let is_persons = fields.contains_key("session");
+        let pins = fields.remove("pins");
+        let pins = match pins.and_then(|mut pins| Some(pins.get_mut("principals")?.take())) {
+            Some(Value::Object(pins)) => pins,
+            None if is_persons => Map::new(),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         };
-        let marks = document.get_mut("marks").and_then(Value::as_object_mut);
-        let marks = marks.map(std::mem::take).unwrap_or_default().into_iter();
+        let mut begun: BTreeSet<_> = names_of(fields.remove("begun")).collect();
+        // Before, they stood among the choices.
+        let consents = fields.get_mut("consents").and_then(Value::as_object_mut);
+        let before = consents.and_then(|consents| consents.remove("begun"));
+        let before = before.as_ref().and_then(Value::as_array);
+        begun.extend(before.into_iter().flatten().filter_map(|begun| {
+            let agent = Principal::from_hex(begun[0].as_str()?).ok()?;
+            Some(begun_name(agent, begun[1].as_str()?))
+        }));
+        let marks = match fields.remove("marks") {
+            Some(Value::Object(marks)) => marks,
+            _ => Map::new(),
+        };
+        let marks = marks.into_iter();
         let marks = marks.filter_map(|(id, marks)| Some((id.parse().ok()?, marks)));
         Ok(Self {
             pins,
             marks: marks.collect(),
+            begun,
         })
     }
 
-    fn document(self) -> String {
+    /// Adds the entries to a document that has none.
+    fn put_into(self, document: &mut Value) {
         let marks = self.marks.into_iter();
         let marks: Map<_, _> = marks.map(|(id, marks)| (id.to_string(), marks)).collect();
-        json!({ "pins": { "principals": self.pins }, "marks": marks }).to_string()
+        document["pins"] = json!({ "principals": self.pins });
+        document["marks"] = marks.into();
+        if !self.begun.is_empty() {
+            document["begun"] = self.begun.into_iter().collect();
+        }
     }
 }
 
-/// Keeps one document of a client, which is replaced as a whole, or an agent's entries.
+fn names_of(stored: Option<Value>) -> impl Iterator<Item = String> {
+    let names = match stored {
+        Some(Value::Array(names)) => names,
+        _ => Vec::new(),
+    };
+    names.into_iter().filter_map(|name| match name {
+        Value::String(name) => Some(name),
+        _ => None,
+    })
+}
+
+/// Keeps a small document of a client, which is replaced as a whole, and the entries of what it learns,
+/// which are added.
 ///
-/// An agent's entries hold public keys and numbers only. A person's document holds the device's
-/// private keys as well.
+/// A person's document holds the device's private keys, the session and the person's choices. An agent
+/// keeps entries alone. Entries hold public keys, ids and numbers only.
 pub trait Store: Send + Sync + 'static {
     /// The document; none before the first save.
     ///
@@ -82,30 +124,50 @@ pub trait Store: Send + Sync + 'static {
     /// Nothing was replaced.
     fn save(&self, document: &[u8]) -> io::Result<()>;
 
-    /// Gives an agent's entries as they were saved last, in one or more parts. Of two with one name,
-    /// the later one counts. Without an implementation, they are a document.
+    /// The store of the entries beside a person's document; none if they are a part of it. `owner` is
+    /// the person on this device: entries of another one are not given.
+    fn learned(&self, _owner: &str) -> Option<Arc<dyn Store>> {
+        None
+    }
+
+    /// Gives all entries as they were saved last, in one or more parts. Of two with one name, the later
+    /// one counts. Without an implementation, they are a part of the document.
     ///
     /// # Errors
     ///
     /// They may be there and cannot be read.
     fn load_entries(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
         if let Some(document) = self.load()? {
-            take(Entries::of_document(&document)?);
+            take(Entries::take_from(&mut serde_json::from_slice(&document)?)?);
         }
         Ok(())
     }
 
-    /// Keeps an agent's entries that have changed. All others stay as they are. They are durable once
-    /// this returns. Without an implementation, the whole document is replaced.
+    /// Gives the entries that other processes have saved since this value gave some last, and perhaps
+    /// known ones. A store that no other process has gives none.
+    ///
+    /// # Errors
+    ///
+    /// They may be there and cannot be read.
+    fn news(&self, _take: &mut dyn FnMut(Entries)) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Keeps entries that have changed. All others stay as they are. They are durable once this
+    /// returns. Without an implementation, the whole document is replaced.
     ///
     /// # Errors
     ///
     /// Some may not be kept.
     fn save_entries(&self, entries: &Entries) -> io::Result<()> {
-        let mut all = Entries::default();
-        self.load_entries(&mut |found| all.extend(found))?;
+        let (mut document, mut all) = (json!({}), Entries::default());
+        if let Some(stored) = self.load()? {
+            document = serde_json::from_slice(&stored)?;
+            all = Entries::take_from(&mut document)?;
+        }
         all.extend(entries.clone());
-        self.save(all.document().as_bytes())
+        all.put_into(&mut document);
+        self.save(document.to_string().as_bytes())
     }
 
     /// Keeps other processes with this store out of `part` until the answer is dropped. A store
@@ -142,7 +204,8 @@ pub trait Store: Send + Sync + 'static {
 /// Work that a single process does at a time, where several share a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The document is read and replaced. This takes moments, and no call of the service.
+    /// The document is read and replaced, or entries are added. This takes moments, and no call of the
+    /// service.
     Document,
     /// The session is renewed: a call of the service.
     Renewal,
@@ -245,7 +308,7 @@ impl Store for MemoryStore {
     }
 }
 
-impl<S: Store> Store for std::sync::Arc<S> {
+impl<S: Store> Store for Arc<S> {
     fn load(&self) -> io::Result<Option<Vec<u8>>> {
         (**self).load()
     }
@@ -254,8 +317,16 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).save(document)
     }
 
+    fn learned(&self, owner: &str) -> Option<Arc<dyn Store>> {
+        (**self).learned(owner)
+    }
+
     fn load_entries(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
         (**self).load_entries(take)
+    }
+
+    fn news(&self, take: &mut dyn FnMut(Entries)) -> io::Result<()> {
+        (**self).news(take)
     }
 
     fn save_entries(&self, entries: &Entries) -> io::Result<()> {

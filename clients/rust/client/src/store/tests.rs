@@ -24,6 +24,10 @@ impl Folder {
     fn pins(&self) -> PathBuf {
         self.0.join("pins")
     }
+
+    fn learned(&self) -> PathBuf {
+        self.0.join("pins.learned")
+    }
 }
 
 impl Drop for Folder {
@@ -45,7 +49,7 @@ fn marks(epochs: impl IntoIterator<Item = (u32, u64)>) -> Entries {
     }
 }
 
-fn loaded(store: &impl Store) -> Entries {
+fn loaded(store: &(impl Store + ?Sized)) -> Entries {
     let mut all = Entries::default();
     store
         .load_entries(&mut |part| all.extend(part))
@@ -95,7 +99,9 @@ fn the_document_of_an_earlier_version_is_converted() {
     entries
         .pins
         .insert("02aa".to_owned(), json!({ "keys": [] }));
-    fs::write(folder.pins(), entries.clone().document()).expect("written");
+    let mut document = json!({});
+    entries.clone().put_into(&mut document);
+    fs::write(folder.pins(), document.to_string()).expect("written");
     let store = FileStore::new(folder.pins());
     assert_eq!(
         [loaded(&store), loaded(&store)],
@@ -138,6 +144,124 @@ fn a_store_of_a_document_keeps_entries_too() {
 }
 
 #[test]
+fn a_person_s_document_keeps_what_else_is_in_it() {
+    let store = MemoryStore::default();
+    let agent = Principal::Agent([2; 16]);
+    let document = json!({
+        "session": {}, "pins": null, "marks": null, "keys": "private",
+        "consents": { "approved": [], "begun": [[agent.to_hex(), "one"]] },
+    });
+    store.save(document.to_string().as_bytes()).expect("saved");
+    store.save_entries(&marks([(1, 1)])).expect("kept");
+    let mut known = marks([(1, 1)]);
+    known.begun.insert(begun_name(agent, "one"));
+    assert_eq!(loaded(&store), known);
+    let document = store.load().expect("a store").expect("a document");
+    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    assert_eq!(document["keys"], "private");
+    assert_eq!(document["consents"], json!({ "approved": [] }));
+    // An agent takes no such document for its entries.
+    let folder = Folder::new("persons");
+    fs::write(folder.pins(), document.to_string()).expect("written");
+    let store = FileStore::new(folder.pins());
+    assert!(store.load_entries(&mut drop).is_err());
+    assert_eq!(
+        store.load().expect("a file"),
+        Some(document.to_string().into())
+    );
+}
+
+/// The log of a person's client, as a process of its own has it.
+fn learned(folder: &Folder, owner: &str) -> FileStore {
+    FileStore::of(folder.learned(), owner)
+}
+
+fn told(store: &FileStore) -> Entries {
+    let mut all = Entries::default();
+    store.news(&mut |part| all.extend(part)).expect("a store");
+    all
+}
+
+#[test]
+fn processes_of_a_person_are_told_what_others_have_learned() {
+    let folder = Folder::new("told");
+    let document = FileStore::new(folder.pins());
+    let one = document.learned("ada/laptop").expect("a log");
+    let other = learned(&folder, "ada/laptop").with_free_bytes(4_096);
+    assert!(loaded(&other).is_empty() && told(&other).is_empty());
+    one.save_entries(&marks([(1, 1)])).expect("kept");
+    assert_eq!(told(&other), marks([(1, 1)]));
+    assert!(told(&other).is_empty());
+    other.save_entries(&marks([(2, 1)])).expect("kept");
+    assert!(told(&other).is_empty(), "its own");
+    // A process dies as it writes. The next one cuts that off.
+    let path = folder.learned();
+    let whole = fs::read(&path).expect("a file");
+    fs::write(&path, [&whole, &whole[..40]].concat()).expect("written");
+    assert!(told(&other).is_empty());
+    one.save_entries(&marks([(3, 1)])).expect("kept");
+    assert_eq!(told(&other), marks([(3, 1)]));
+    // Written anew by one process, it is read as a whole by another.
+    let third = learned(&folder, "ada/laptop");
+    assert_eq!(loaded(&third), marks([(1, 1), (2, 1), (3, 1)]));
+    for epoch in 2..200 {
+        other.save_entries(&marks([(2, epoch)])).expect("kept");
+    }
+    assert!(fs::metadata(&path).expect("a file").len() < 8_192);
+    assert_eq!(told(&third), marks([(1, 1), (2, 199), (3, 1)]));
+    assert!(told(&third).is_empty() && told(&other).is_empty());
+    // Another person who signs in there knows nothing of it.
+    let next = learned(&folder, "bob/laptop");
+    assert!(loaded(&next).is_empty());
+    next.save_entries(&marks([(9, 9)])).expect("kept");
+    assert_eq!(loaded(&next), marks([(9, 9)]));
+    assert!(told(&third).is_empty());
+    assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
+    document.remove().expect("removed");
+    assert!(told(&third).is_empty() && !path.exists());
+}
+
+/// Bytes that this thread has written to files.
+fn written() -> u64 {
+    let counts = fs::read_to_string("/proc/thread-self/io").expect("counts");
+    let line = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.expect("a count").parse().expect("a number")
+}
+
+#[test]
+fn what_is_written_for_an_event_does_not_grow_with_the_entries() {
+    const EVENTS: u32 = 100;
+    let of_events = [100, 10_000].map(|count| {
+        let folder = Folder::new(&format!("flat-{count}"));
+        let store = learned(&folder, "ada/laptop");
+        store
+            .save_entries(&marks((0..count).map(|number| (number, 1))))
+            .expect("kept");
+        let before = written();
+        for number in 0..EVENTS {
+            let _lock = store.lock(Part::Document).expect("a lock");
+            assert!(told(&store).marks.len() <= count as usize);
+            store.save_entries(&marks([(number, 2)])).expect("kept");
+        }
+        let of_events = written() - before;
+        assert_eq!(loaded(&store).marks.len(), count as usize);
+        // With the times at which the log is written anew.
+        let (before, mut of_lines) = (written(), 0);
+        for epoch in 3..3 + 60_000 / u64::from(count) {
+            let size = || fs::metadata(folder.learned()).expect("a file").len();
+            let (size_before, all) = (size(), marks((0..count).map(|number| (number, epoch))));
+            store.save_entries(&all).expect("kept");
+            of_lines = of_lines.max(size().saturating_sub(size_before));
+        }
+        let epochs = 60_000 / u64::from(count);
+        assert!(written() - before < 3 * epochs * of_lines);
+        of_events
+    });
+    assert_eq!(of_events[0], of_events[1]);
+    assert!(of_events[1] < 150 * u64::from(EVENTS), "{of_events:?}");
+}
+
+#[test]
 fn nothing_is_written_through_a_link() {
     let folder = Folder::new("link");
     let others = folder.0.join("others");
@@ -158,8 +282,10 @@ fn nothing_is_written_through_a_link() {
 
 const WRITES_TO: &str = "BLINDPIPE_TEST_WRITES_TO";
 const CONVERSATIONS: u32 = 100;
+/// The numbers of a second process begin here.
+const SECOND: u32 = 1_000_000;
 
-/// The process that the next test kills: it says each number once it is kept.
+/// The process that the next tests kill: it says each number once it is kept.
 #[test]
 fn writes_until_it_is_killed() {
     let Ok(place) = env::var(WRITES_TO) else {
@@ -169,46 +295,74 @@ fn writes_until_it_is_killed() {
     let store = FileStore::new(path).with_free_bytes(16_384);
     loaded(&store);
     for number in first.parse::<u32>().expect("a number").. {
+        let lock = store.lock(Part::Document).expect("a lock");
+        told(&store);
         store
-            .save_entries(&marks([(number % CONVERSATIONS, number.into())]))
+            .save_entries(&marks([(of_number(number), number.into())]))
             .expect("kept");
+        drop(lock);
         // Not through the test's own capture, which would keep it back.
         writeln!(std::io::stderr(), "kept {number}").expect("told");
+    }
+}
+
+/// Each process has conversations of its own.
+const fn of_number(number: u32) -> u32 {
+    number / SECOND * SECOND + number % CONVERSATIONS
+}
+
+/// Kills a process after 300 more numbers; answers the last that it has kept.
+fn kill_after(path: &Path, last: u32) -> u32 {
+    // The path stands before a space.
+    assert!(!path.display().to_string().contains(' '));
+    let mut writer = Command::new(env::current_exe().expect("this program"))
+        .args(["writes_until_it_is_killed", "--nocapture"])
+        .env(WRITES_TO, format!("{} {}", path.display(), last + 1))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let told = BufReader::new(writer.stderr.take().expect("a pipe")).lines();
+    let (mut kept, enough) = (last, last + 300);
+    for line in told.map_while(Result::ok) {
+        let number = line.strip_prefix("kept ").and_then(|it| it.parse().ok());
+        kept = number.unwrap_or(kept);
+        if kept == enough {
+            writer.kill().expect("killed");
+        }
+    }
+    writer.wait().expect("an end");
+    kept
+}
+
+fn assert_kept(path: &Path, last: u32) {
+    let kept = loaded(&FileStore::new(path));
+    for number in (last - CONVERSATIONS + 1)..=last {
+        let epoch = kept.marks[&id(of_number(number))]["epoch"].as_u64();
+        assert!(epoch >= Some(number.into()), "{number} was kept");
     }
 }
 
 #[test]
 fn a_process_that_is_killed_loses_nothing_that_was_kept() {
     let folder = Folder::new("killed");
-    // The path stands before a space.
-    assert!(!folder.pins().display().to_string().contains(' '));
     let mut last = 0;
     for _ in 0..4 {
-        let mut writer = Command::new(env::current_exe().expect("this program"))
-            .args(["writes_until_it_is_killed", "--nocapture"])
-            .env(
-                WRITES_TO,
-                format!("{} {}", folder.pins().display(), last + 1),
-            )
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let told = BufReader::new(writer.stderr.take().expect("a pipe")).lines();
-        let enough = last + 300;
-        for line in told.map_while(Result::ok) {
-            let number = line.strip_prefix("kept ").and_then(|it| it.parse().ok());
-            last = number.unwrap_or(last);
-            if last == enough {
-                writer.kill().expect("killed");
-            }
-        }
-        writer.wait().expect("an end");
-        let kept = loaded(&FileStore::new(folder.pins()));
-        for number in (last - CONVERSATIONS + 1)..=last {
-            let epoch = kept.marks[&id(number % CONVERSATIONS)]["epoch"].as_u64();
-            assert!(epoch >= Some(number.into()), "{number} was kept");
-        }
+        last = kill_after(&folder.pins(), last);
+        assert_kept(&folder.pins(), last);
+    }
+}
+
+#[test]
+fn of_two_processes_that_are_killed_neither_loses_what_was_kept() {
+    let folder = Folder::new("both-killed");
+    let (pins, mut last) = (&folder.pins(), [0, SECOND]);
+    for _ in 0..2 {
+        last = std::thread::scope(|scope| {
+            let both = last.map(|last| scope.spawn(move || kill_after(pins, last)));
+            both.map(|killed| killed.join().expect("killed"))
+        });
+        last.iter().for_each(|last| assert_kept(pins, *last));
     }
 }
 

@@ -29,21 +29,25 @@ impl Trust {
         self.changed.extend(changed);
     }
 
-    /// Pins that another process of this client has stored; answers whose. Where both processes have
-    /// changed a key, the stricter standing counts.
+    /// Pins that another process of this client has stored; answers whose, none if they are as they
+    /// were. Where both processes have changed a key, the stricter standing counts.
     ///
     /// # Errors
     ///
     /// `malformed`: the entry is something else.
-    pub fn take_over(&mut self, name: &str, entry: &Value) -> Result<Principal> {
+    pub fn take_over(&mut self, name: &str, entry: &Value) -> Result<Option<Principal>> {
         let of = Principal::from_hex(name)?;
+        let mine = self.pins.get(&of);
+        if mine.is_some_and(|mine| store_pins(mine) == *entry) {
+            return Ok(None);
+        }
         let theirs = restore_pins(entry)?;
         let pins = match self.pins.remove(&of) {
             Some(mine) if self.changed.contains(&of) => merged(mine, theirs),
             _ => theirs,
         };
         self.pins.insert(of, pins);
-        Ok(of)
+        Ok(Some(of))
     }
 
     pub(super) fn changing(&mut self, of: Principal) -> &mut Pins {
@@ -120,7 +124,8 @@ mod tests {
     fn take(from: &mut Trust, to: &mut Trust) {
         let (changed, entries) = from.take_changed();
         for (name, entry) in &entries {
-            assert!(changed.contains(&to.take_over(name, entry).expect("an entry")));
+            let taken = to.take_over(name, entry).expect("an entry");
+            assert!(taken.is_some_and(|of| changed.contains(&of)));
         }
     }
 
@@ -143,6 +148,8 @@ mod tests {
         assert_eq!(trust.take_changed().0.len(), 1);
         trust.heard(OWNER);
         assert!(trust.take_changed().0.is_empty());
+        let stored = trust.store()["principals"][OWNER.to_hex()].clone();
+        assert_eq!(trust.take_over(&OWNER.to_hex(), &stored), Ok(None));
     }
 
     #[test]
