@@ -4,7 +4,7 @@ use blindpipe_client::{
     Client, Error,
     protocol::{
         access_log::AccessQuery,
-        agents::ChangeAgent,
+        agents::{AgentView, ChangeAgent, Manifest},
         groups::{UserRole, Visibility},
         ids::{ChallengeId, Principal},
         relations::RelationState,
@@ -109,7 +109,19 @@ async fn people_and_agents_are_blocked_shared_and_left() {
 #[tokio::test]
 async fn an_owner_changes_an_agent_and_ends_what_it_has() {
     let scene = scene("clerk").await;
-    let running = running(echo(scene.builder())).await;
+    let manifest: Manifest = serde_json::from_value(json!({
+        "description": "files things",
+        "tools": [{ "name": "file", "scope": "file:read" }],
+        "permission_scopes": [{ "scope": "file:read", "sensitivity": "low" }],
+    }))
+    .expect("a manifest");
+    // A start publishes the manifest.
+    let running = running(echo(scene.builder().manifest(&manifest))).await;
+    let AgentView::Full(shown) = scene.ada.client.agent(scene.agent.id).await.expect("read") else {
+        panic!("it is Ada's")
+    };
+    let published = shown.manifest.expect("published");
+    assert!(published.as_str().contains("file:read"));
     scene.conversation().await;
     let (client, id) = (&scene.ada.client, scene.agent.id);
     let change = ChangeAgent {
