@@ -23,7 +23,7 @@ before(async () => {
 
 after(() => browser?.close());
 
-/** What is cut off at the right. */
+/** The elements that are cut off at the right. */
 const wide = (page) =>
   page.evaluate(() =>
     [...document.querySelectorAll("html, main, .page, .page *:not(textarea)")]

@@ -84,7 +84,7 @@ test("two people compare their keys", { skip, timeout: 90_000 }, async (t) => {
     await page.getByRole("button", { name: "They are equal" }).click();
     await page.getByRole("dialog").waitFor({ state: "detached" });
     await mark.waitFor();
-    // What was learned is written within a fifth of a second.
+    // The standing of a key is written within a fifth of a second.
     await page.waitForTimeout(500);
     await page.reload();
     await mark.waitFor();

@@ -78,7 +78,7 @@ export class PushService {
     return service;
   }
 
-  /** What a browser that subscribed here has. */
+  /** The subscription that a browser gets here. */
   get subscription() {
     return { endpoint: `${this.origin}/send/a-secret-address`, ...this.keys };
   }

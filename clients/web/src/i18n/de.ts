@@ -93,7 +93,7 @@ export const de: Texts = {
   delete_agent_ask: "{name} löschen? Token und Unterhaltungen enden.",
   description: "Beschreibung",
   manifest: "Manifest",
-  manifest_lead: "Was der Agent von sich sagt. Andere sehen es, bevor sie etwas erlauben.",
+  manifest_lead: "Das sagt der Agent von sich. Andere sehen es, bevor sie etwas erlauben.",
   no_manifest: "Dieser Agent hat noch kein Manifest. Darum kann er um keine Erlaubnis und kein Werkzeug bitten.",
   manifest_scopes: "Erlaubnisse, um die er bitten darf",
   manifest_none: "Keine.",

@@ -89,7 +89,7 @@ export const en = {
   delete_agent_ask: "Delete {name}? Its token and its conversations end.",
   description: "Description",
   manifest: "Manifest",
-  manifest_lead: "What the agent says of itself. People see it before they give a permission.",
+  manifest_lead: "The agent says this of itself. People see it before they give a permission.",
   no_manifest: "This agent has no manifest yet. So it can ask for no permission and no tool.",
   manifest_scopes: "Permissions that it may ask for",
   manifest_none: "None.",

@@ -1,4 +1,4 @@
-/** What this browser knows of others' keys: which wait for the person, and whose digits were compared. */
+/** The keys of others, as this browser knows them: those that wait for the person, and those that were compared. */
 import { signal } from "@preact/signals";
 import type { Client } from "@blindpipe/client";
 import { client } from "./phase.js";

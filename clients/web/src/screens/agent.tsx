@@ -1,4 +1,4 @@
-/** One agent of the person: its name, and the manifest that others see. */
+/** The page of an agent: its name, and the manifest that others see. */
 import { type Signal, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { ApiError, type components } from "@blindpipe/client";
@@ -68,7 +68,7 @@ function Described({ agent, onSaved }: PartProps): JSX.Element {
   );
 }
 
-/** What a manifest says, in words. */
+/** A manifest in words. */
 function Declared({ manifest }: { readonly manifest: Manifest | null }): JSX.Element {
   if (!manifest) return <p>{t("no_manifest")}</p>;
   return (
@@ -170,7 +170,7 @@ async function put({ agent_id, manifest_version }: Agent, text: string, token: s
   });
 }
 
-/** What is wrong, and where in the manifest. */
+/** The faults, each with its place in the manifest. */
 function faultsOf(error: unknown): readonly FieldFault[] {
   if (error instanceof SyntaxError) return [{ path: "", message: t("manifest_no_json", { reason: error.message }) }];
   if (error instanceof ApiError) {
