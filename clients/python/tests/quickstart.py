@@ -59,6 +59,16 @@ def sh(commands: str, folder: Path, env: dict[str, str]) -> str:
     return done.stdout
 
 
+def _until(said: str, commands: str) -> str:
+    """Commands that wait until the conversation has these sentences; `commands` name it."""
+    found = re.search(r"bp stop (\S+)", commands)
+    assert found
+    export = commands.splitlines()[0]
+    tail = f"timeout 2 bp tail {found[1]} -n 9 || true"
+    looks = [f'grep -q "{sentence}" said' for sentence in said.split("; ")]
+    return f"{export}\nfor i in $(seq 30); do ({tail}) > said; {' && '.join(looks)} && exit; done; false"
+
+
 def follow(language: str, ca_file: str, folder: Path) -> tuple[str, str]:
     """Follows a language's guide in `folder`. Answers the last output, and the promised one."""
     env = environment(folder / "programs")
@@ -80,18 +90,27 @@ def follow(language: str, ca_file: str, folder: Path) -> tuple[str, str]:
     (register,) = blocks(steps["Register a person and an agent"], "sh")
     sh(f"{install}\n{register}", folder, env)
 
-    write = steps["Write the agent"]
-    (code,) = blocks(write, "python") + blocks(write, "js")
-    name = re.search(r"`(agent\.\w+)`", write)
+    name = re.search(r"`(agent\.\w+)`", steps["Write the agent"])
     assert name
-    (here / name[1]).write_text(code)
-
     (run,) = blocks(steps["Run it"], "sh")
-    agent = subprocess.Popen(["bash", "-ec", run], cwd=here, process_group=0, env=env)
-    try:
-        (ask,) = blocks(steps["Ask it"], "sh")
-        (printed,) = blocks(steps["Ask it"], "text")
-        return sh(ask, here, env), printed
-    finally:
-        os.killpg(agent.pid, signal.SIGTERM)
-        agent.wait()
+
+    def asked(write: str, ask: str, seen: str = "") -> tuple[str, str]:
+        """Writes the agent of one step, runs it, and types the commands of another."""
+        (code,) = blocks(steps[write], "python") + blocks(steps[write], "js")
+        (here / name[1]).write_text(code)
+        agent = subprocess.Popen(["bash", "-ec", run], cwd=here, process_group=0, env=env)
+        try:
+            (commands,) = blocks(steps[ask], "sh")
+            (promised,) = blocks(steps[ask], "text")
+            printed = sh(commands, here, env)
+            if seen:
+                sh(_until(seen, commands), here, env)
+            return printed, promised
+        finally:
+            os.killpg(agent.pid, signal.SIGTERM)
+            agent.wait()
+
+    printed, promised = asked("Write the agent", "Ask it")
+    both = "Let it ask first, and stop it"
+    acted, acted_promised = asked(both, both, "Deploy 1.4.2: approved.; I have stopped.")
+    return printed + acted.splitlines(keepends=True)[-1], promised + acted_promised

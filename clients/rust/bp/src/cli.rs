@@ -62,6 +62,8 @@ pub enum Command {
     Send(commands::messages::Send),
     /// Print messages as they come.
     Tail(commands::messages::Tail),
+    /// Stop what agents do in a conversation.
+    Stop(commands::messages::Stop),
     /// What agents have not acknowledged yet.
     Inbox(commands::messages::Inbox),
     /// Ask people, as an agent, and wait for their answer: for pipelines.

@@ -55,6 +55,12 @@ pub struct Tail {
 }
 
 #[derive(Args)]
+pub struct Stop {
+    /// An agent by name or id, or a conversation's id.
+    to: String,
+}
+
+#[derive(Args)]
 pub struct Inbox {
     /// Only of this agent, by name or id.
     agent: Option<String>,
@@ -123,6 +129,17 @@ async fn answer(events: &mut Events, to: &Sent) -> Result<Received> {
             return Ok(*received);
         }
     }
+}
+
+pub async fn stop(stop: Stop, at: &Context, output: &Output) -> Result<()> {
+    let client = at.client().await?;
+    let conversation = to::conversation(&client, at, &stop.to).await?;
+    let stopped = conversation.stop(None, None).await?;
+    let agents = if stopped == 1 { "agent" } else { "agents" };
+    output.item(
+        &json!({ "stopped": stopped }),
+        &format!("stopped {stopped} {agents}"),
+    )
 }
 
 pub async fn tail(tail: Tail, at: &Context, output: &Output) -> Result<()> {

@@ -42,6 +42,7 @@ pub async fn run(cli: Cli, output: &Output) -> Result<ExitCode> {
         Command::Chat(command) => Box::pin(chat::run(command, &at()?, output)).await?,
         Command::Send(command) => Box::pin(messages::send(command, &at()?, output)).await?,
         Command::Tail(command) => Box::pin(messages::tail(command, &at()?, output)).await?,
+        Command::Stop(command) => messages::stop(command, &at()?, output).await?,
         Command::Inbox(command) => messages::inbox(command, &at()?, output).await?,
         Command::Ask(command) => {
             let at = Context::find(&cli.global)?;

@@ -149,6 +149,7 @@ impl Day {
 
     fn conversations(&mut self) {
         self.does(&["send", "helper", "hello"]);
+        self.does(&["stop", "helper"]);
         self.does(&["inbox"]);
         let (mut tail, last) = self.begins(&["tail", "helper", "-n", "1"]);
         assert_eq!(last["content"]["text"], "hello");

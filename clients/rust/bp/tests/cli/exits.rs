@@ -92,6 +92,7 @@ const CALLS: &[(Caller, &str)] = &[
     (Person, "chat helper"),
     (Person, "send helper hello"),
     (Person, "tail"),
+    (Person, "stop helper"),
     (Person, "inbox"),
     (Agent, "ask Deploy?"),
     (Person, "approvals"),
