@@ -35,7 +35,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 test: fmt-check units clients-and-chart deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
 	@echo && echo "All checks passed."
 
-test-full: test units-slow docs autobahn conformance soak ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis, a soak of three minutes
+test-full: test units-slow docs autobahn conformance soak dist test-dist ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis, a soak of three minutes, what a release publishes
 	@echo && echo "All checks passed, the slow ones too."
 
 check: test ## the same as test
