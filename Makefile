@@ -82,7 +82,7 @@ PYTHON_ENV := .dev/clients-python
 clients-python: toolchain
 	@echo "== clients: Python"
 	@if [ -z "$(PYTHON)" ]; then $(call not-run,THE PYTHON CLIENT WAS NOT TESTED: no Python >= 3.11 with venv was found.); else \
-	$(MAKE) $(PYTHON_ENV)/installed.txt && $(LINTED) build --locked --workspace --bin bp --example interop --example sharer \
+	$(MAKE) $(PYTHON_ENV)/installed.txt && $(LINTED) build --locked --workspace --bin bp --example interop --example sharer --example speaker \
 	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts speed.py ../../examples/python/*.py \
 	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
