@@ -12,7 +12,8 @@ use axum::{
 };
 use moka::future::Cache;
 use secrecy::SecretString;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio_util::task::TaskTracker;
 
 use super::{
     bearer,
@@ -36,6 +37,7 @@ use crate::{
     metrics,
     planted::PlantedBug,
     random::Random,
+    supervisor,
 };
 
 /// The first characters of every agent token.
@@ -124,6 +126,17 @@ pub struct Agent {
     pub token: TokenId,
 }
 
+/// The parts of [`AgentTokens`].
+pub struct AgentTokenParts {
+    pub lookup_db: Db,
+    pub hasher: Hasher,
+    pub limits: Limits,
+    pub proofs: Proofs,
+    pub revoked: RevokedCredentials,
+    pub used: TokenUse,
+    pub tasks: TaskTracker,
+}
+
 /// Verifies agent tokens; clones share the cache of proofs.
 #[derive(Clone)]
 pub struct AgentTokens {
@@ -142,19 +155,22 @@ pub struct AgentTokens {
     pub revoked: RevokedCredentials,
     /// Records when tokens were last used.
     pub used: TokenUse,
+    /// Where verifications run.
+    tasks: TaskTracker,
 }
 
 impl AgentTokens {
     /// Starts with an empty cache.
-    pub fn new(
-        lookup_db: Db,
-        hasher: Hasher,
-        limits: Limits,
-        proofs: Proofs,
-        random: &Random,
-        revoked: RevokedCredentials,
-        used: TokenUse,
-    ) -> Self {
+    pub fn new(parts: AgentTokenParts, random: &Random) -> Self {
+        let AgentTokenParts {
+            lookup_db,
+            hasher,
+            limits,
+            proofs,
+            revoked,
+            used,
+            tasks,
+        } = parts;
         let verified = Cache::builder()
             .max_capacity(VERIFIED_CAPACITY)
             .time_to_idle(VERIFIED_TTL)
@@ -178,6 +194,7 @@ impl AgentTokens {
             renewed,
             revoked,
             used,
+            tasks,
         }
     }
 
@@ -211,9 +228,29 @@ impl AgentTokens {
             })
     }
 
+    /// Verifies a token in a task of its own, which outlives a caller who leaves: else a charge would
+    /// stay that a right token gets back, and a hash would run without its permit.
+    async fn verify(
+        &self,
+        lookup: &str,
+        token: &str,
+        ip: ClientIp,
+    ) -> Result<AgentToken, TokenRefusal> {
+        let (answer, answered) = oneshot::channel();
+        let (tokens, lookup, token) = (self.clone(), lookup.to_owned(), token.to_owned());
+        supervisor::spawn_once(&self.tasks, "agent_tokens.verify", async move {
+            let verified = tokens.verify_to_the_end(&lookup, &token, ip).await;
+            // Nobody may be there any more.
+            answer.send(verified).ok();
+        });
+        answered
+            .await
+            .map_err(|_| Error::unavailable("the task of a token has ended"))?
+    }
+
     /// Verifies a token by another node's proof, or by a hash. An unknown token is
     /// refused before either.
-    async fn verify(
+    async fn verify_to_the_end(
         &self,
         lookup: &str,
         token: &str,
@@ -221,11 +258,15 @@ impl AgentTokens {
     ) -> Result<AgentToken, TokenRefusal> {
         // The charge precedes the look-up, so that a flood costs Postgres nothing.
         let unknown = Charge::take(&self.limits, Limit::AgentTokenUnknown, ip).await?;
-        let Some((claim, hash)) = self.find(lookup).await? else {
+        let found = self.find(lookup).await;
+        // A fault of the server is nobody's guess.
+        if !matches!(found, Ok(None)) {
+            unknown.refund().await;
+        }
+        let Some((claim, hash)) = found? else {
             metrics::token_seen("unknown");
             return Err(TokenRefusal::Invalid);
         };
-        unknown.refund().await;
         if self.proofs.has(token, claim).await {
             metrics::token_seen("shared");
             return Ok(claim);

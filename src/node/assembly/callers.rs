@@ -3,7 +3,7 @@
 use super::Base;
 use crate::{
     auth::{
-        agent::AgentTokens,
+        agent::{AgentTokenParts, AgentTokens},
         jwt::AccessTokens,
         proofs::Proofs,
         refresh::RefreshTokens,
@@ -41,6 +41,7 @@ pub(super) fn credentials(
         secret,
         clock,
         random,
+        tasks,
         ..
     } = base;
     let (hasher, revoked) = (
@@ -54,15 +55,16 @@ pub(super) fn credentials(
         random.clone(),
         revoked.clone(),
     )?;
-    let agent_tokens = AgentTokens::new(
-        stores.token_db.clone(),
-        hasher.clone(),
-        limits.clone(),
-        Proofs::new(stores.redis.clone(), secret),
-        random,
-        revoked.clone(),
+    let parts = AgentTokenParts {
+        lookup_db: stores.token_db.clone(),
+        hasher: hasher.clone(),
+        limits: limits.clone(),
+        proofs: Proofs::new(stores.redis.clone(), secret),
+        revoked: revoked.clone(),
         used,
-    );
+        tasks: tasks.workers.clone(),
+    };
+    let agent_tokens = AgentTokens::new(parts, random);
     Ok(Credentials {
         hasher,
         revoked,

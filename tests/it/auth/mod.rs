@@ -2,6 +2,7 @@
 
 mod after_a_theft;
 mod agent_token_cost;
+mod agent_token_faults;
 mod attacks_auth;
 mod attacks_jwt;
 mod attacks_passwords;
