@@ -96,9 +96,9 @@ export function changed(frame: Value, fields: object): Value {
 }
 
 /** The event once more, as a new one. */
-export function again(frame: Value): Value {
+export function again(frame: Value, later = 1): Value {
   const [epoch, seq] = String(frame.cursor).split("-");
-  const number = Number(seq) + 1;
+  const number = Number(seq) + later;
   return { ...frame, event_id: newUlid(), cursor: `${epoch}-${number}`, seq: number };
 }
 

@@ -142,6 +142,11 @@ export class Proxy {
     for (const client of this.#clients) this.#send(client, frame);
   }
 
+  /** Whether any client is. */
+  get isConnected(): boolean {
+    return this.#clients.size > 0;
+  }
+
   /** Loses every connection. */
   cut(): void {
     for (const client of this.#clients) client.terminate();
