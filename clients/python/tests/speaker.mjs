@@ -3,6 +3,7 @@
 // It reads the person's commands as lines of JSON, `{id, do, …}`, and prints a line `{id, answer}`
 // or `{id, error}` for each. The agent prints a line `{conversation, …}` for all that it hears.
 import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
 
 const [, , dist] = process.argv;
 const { Agent } = await import(`${dist}/agent/index.js`);
@@ -11,6 +12,7 @@ const scope = "notification:send";
 /** More than an envelope holds. */
 const LARGE_TEXT_REPEATS = 125_000;
 const LOOK_INTERVAL_MS = 20;
+const FIND_TIMEOUT_MS = 30_000;
 
 const print = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 const base64 = (bytes) => Buffer.from(bytes).toString("base64");
@@ -67,7 +69,7 @@ const acts = {
     stream.write("two");
     let steered = [];
     while (steered.length === 0) {
-      await new Promise((resolve) => setTimeout(resolve, LOOK_INTERVAL_MS));
+      await sleep(LOOK_INTERVAL_MS);
       steered = await ctx.steer();
     }
     told(ctx, { steered: steered.map(({ text }) => text) });
@@ -115,6 +117,8 @@ const client = await Client.login({
   tools,
 });
 await client.devices.restore(process.env.PROTECTION);
+/** The messages that have come, by id. */
+const received = new Map();
 /** What is shown of the streams of each conversation. */
 const live = new Map();
 
@@ -125,7 +129,8 @@ function screen(conversationId) {
 
 async function watch() {
   for await (const event of client.events()) {
-    if (event.type === "status") screen(event.conversationId).statuses.push(event.text);
+    if (event.type === "message") received.set(event.message.message_id, event);
+    else if (event.type === "status") screen(event.conversationId).statuses.push(event.text);
     else if (event.type === "delta") screen(event.conversationId).text += event.append;
     else if (event.type === "checkpoint") screen(event.conversationId).text = event.text;
     else if (event.type === "tool_request") {
@@ -136,14 +141,11 @@ async function watch() {
   }
 }
 
-async function page(conversation) {
-  const { value } = await conversation.pages().next();
-  return value;
-}
-
-async function find(conversation, id) {
-  const { messages } = await page(conversation);
-  return messages.find(({ message }) => message.message_id === id);
+/** A message that has come, or comes soon. */
+async function find(id) {
+  const last = Date.now() + FIND_TIMEOUT_MS;
+  while (!received.has(id) && Date.now() < last) await sleep(LOOK_INTERVAL_MS);
+  return received.get(id);
 }
 
 async function shown(conversation, { received, state, content, edits, reactions }) {
@@ -175,7 +177,8 @@ const commands = {
   stop: (talk) => talk.stop(),
   live: (talk) => screen(talk.id),
   async show(talk) {
-    const { messages, refs } = await page(talk);
+    const { value: page } = await talk.pages().next();
+    const { messages, refs } = page;
     return Promise.all(timeline(messages, refs).map((item) => shown(talk, item)));
   },
   async decide(_, { message, how, words }) {
@@ -196,7 +199,7 @@ async function obey({ id, do: name, conversation, ...given }) {
   if (name === "open") return print({ id, answer: await commands.open(given) });
   const talk = client.conversation(conversation);
   const isAbout = ["reply", "edit", "delete", "react", "answer"].includes(name);
-  const about = isAbout ? await find(talk, given.message) : null;
+  const about = isAbout ? await find(given.message) : null;
   print({ id, answer: (await commands[name](talk, given, about)) ?? null });
 }
 

@@ -24,6 +24,7 @@ from blindpipe.agent import ApprovalResult, Receipt
 from blindpipe.client import (
     CheckpointEvent,
     DeltaEvent,
+    MessageEvent,
     NewFile,
     ReceivedMessage,
     StatusEvent,
@@ -36,6 +37,8 @@ from blindpipe.testing import DevCluster, TestUser
 LARGE_TEXT: Final = "large " * 125_000
 """More than an envelope holds."""
 MAX_LINE_BYTES: Final = 2**24
+PATIENCE_SECONDS: Final = 30.0
+"""Six pairs talk at once, beside other tests: a step takes seconds on a busy machine."""
 Json = dict[str, Any]
 
 
@@ -83,6 +86,7 @@ class Speaker:
     def __init__(self, options: AgentOptions, owner: TestUser) -> None:
         self.options, self.owner = options, owner
         self.heard: defaultdict[str, list[Json]] = defaultdict(list)
+        self._received: dict[str, ReceivedMessage] = {}
         self._live: defaultdict[str, Json] = defaultdict(lambda: {"statuses": [], "text": ""})
         self._client: Client = owner.client
         self.agent = Agent(options)
@@ -168,10 +172,12 @@ class Speaker:
         self._tell(ctx, answer={name: getattr(ctx.answer, name) for name in named})
 
     async def watch(self) -> None:
-        """Reads the person's events: shows streams, and runs tools."""
+        """Reads the person's events: keeps messages, shows streams, and runs tools."""
         async with aclosing(self._client.events()) as events:
             async for event in events:
                 match event:
+                    case MessageEvent(received=received):
+                        self._received[received.message["message_id"]] = received
                     case StatusEvent():
                         self._live[event.conversation_id]["statuses"].append(event.text)
                     case DeltaEvent():
@@ -197,16 +203,16 @@ class Speaker:
             case "send_file":
                 return (await talk.send_file(_new_file(given["file"])))["message_id"]
             case "reply":
-                return (await talk.reply(await _find(talk, about), given["content"]))["message_id"]
+                return (await talk.reply(await self._find(about), given["content"]))["message_id"]
             case "edit":
-                return (await talk.edit(await _find(talk, about), given["content"]))["message_id"]
+                return (await talk.edit(await self._find(about), given["content"]))["message_id"]
             case "delete":
-                return await talk.delete(await _find(talk, about))
+                return await talk.delete(await self._find(about))
             case "react":
-                found, remove = await _find(talk, about), given.get("remove", False)
+                found, remove = await self._find(about), given.get("remove", False)
                 return (await talk.react(found, given["emoji"], remove=remove))["message_id"]
             case "answer":
-                return await talk.answer(await _find(talk, about), given["choice"])
+                return await talk.answer(await self._find(about), given["choice"])
             case "stop":
                 return await talk.stop()
             case "live":
@@ -216,6 +222,10 @@ class Speaker:
                 return [await _shown(talk, each) for each in timeline(page.messages, page.refs)]
             case _:
                 return await self._about_approval(command, about, given)
+
+    async def _find(self, id: str) -> ReceivedMessage:
+        """A message that has come, or comes soon."""
+        return await until(lambda: self._received.get(id), PATIENCE_SECONDS)
 
     async def _about_approval(self, command: str, id: str, given: Json) -> Any:
         request = await self._client.approval(id)
@@ -233,11 +243,6 @@ class Speaker:
             case _:
                 await request.answer(given["words"])
         return seen
-
-
-async def _find(talk: Conversation, id: str) -> ReceivedMessage:
-    page = await anext(aiter(talk.pages()))
-    return next(each for each in page.messages if each.message["message_id"] == id)
 
 
 async def _shown(talk: Conversation, item: TimelineItem) -> Json:
@@ -293,7 +298,7 @@ class ProcessSpeaker:
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"id": number, "do": command, **given}).encode() + b"\n")
         await self._child.stdin.drain()
-        return await asyncio.wait_for(answer, 20)
+        return await asyncio.wait_for(answer, PATIENCE_SECONDS)
 
 
 @asynccontextmanager
@@ -348,6 +353,6 @@ async def told(speaks: Speaks, talk: str, name: str) -> Json:
     def found() -> Json | None:
         return next((each for each in speaks.heard[talk] if name in each), None)
 
-    line = await until(found)
+    line = await until(found, PATIENCE_SECONDS)
     speaks.heard[talk].remove(line)
     return line

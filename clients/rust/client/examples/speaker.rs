@@ -25,12 +25,17 @@ use blindpipe_client::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 const SCOPE: &str = "notification:send";
 /// More than an envelope holds.
 const LARGE_TEXT_REPEATS: usize = 125_000;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const FIND_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn print(line: &Value) -> Result<()> {
     let mut out = io::stdout().lock();
@@ -259,6 +264,8 @@ struct Screen {
 #[derive(Clone)]
 struct Person {
     client: Client,
+    /// The messages that have come.
+    received: Arc<Mutex<HashMap<MessageId, Received>>>,
     screens: Arc<Mutex<HashMap<ConversationId, Screen>>>,
 }
 
@@ -273,15 +280,20 @@ impl Person {
         client.devices().restore(&variable("PROTECTION")?).await?;
         Ok(Self {
             client,
+            received: Arc::default(),
             screens: Arc::default(),
         })
     }
 
-    /// Reads the events: shows streams, and runs tools.
+    /// Reads the events: keeps messages, shows streams, and runs tools.
     async fn watch(self) -> Result<()> {
         let mut events = self.client.events()?;
         loop {
             match Box::pin(events.next()).await? {
+                ClientEvent::Message { received, .. } => {
+                    let id = received.message.message_id;
+                    self.received.lock().insert(id, *received);
+                }
                 ClientEvent::Status {
                     conversation_id,
                     text,
@@ -340,7 +352,23 @@ impl Person {
             }
             "show" => shown(&talk).await,
             "decide" | "receipt" | "verify" => self.about_approval(command).await,
-            _ => about_message(&talk, command, content()).await,
+            _ => {
+                let id = parsed(word(command, "message"))?;
+                let found = timeout(FIND_TIMEOUT, self.find(id)).await;
+                let found = found.map_err(Error::other)?;
+                about_message(&talk, command, found, content()).await
+            }
+        }
+    }
+
+    /// A message that has come, or comes soon.
+    async fn find(&self, id: MessageId) -> Received {
+        loop {
+            let found = self.received.lock().get(&id).cloned();
+            match found {
+                Some(found) => return found,
+                None => sleep(LOOK_INTERVAL).await,
+            }
         }
     }
 
@@ -372,11 +400,12 @@ impl Person {
     }
 }
 
-async fn about_message(talk: &Conversation, command: &Value, content: Content) -> Result<Value> {
-    let id: MessageId = parsed(word(command, "message"))?;
-    let messages = talk.history(None).await?;
-    let found = messages.into_iter().find(|it| it.message.message_id == id);
-    let found: Received = found.ok_or(Error::Usage("there is no such message"))?;
+async fn about_message(
+    talk: &Conversation,
+    command: &Value,
+    found: Received,
+    content: Content,
+) -> Result<Value> {
     let sent = match word(command, "do") {
         "reply" => {
             let options = SendOptions {
