@@ -14,6 +14,7 @@ mod outages;
 mod people;
 mod proxy;
 mod quickstart;
+mod readme;
 mod redis;
 mod renewals;
 mod rotations;

@@ -1,6 +1,12 @@
 //! An active server: a proxy between a client and a real node that lies as its rules say.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use axum::{
     Router,
@@ -105,6 +111,7 @@ struct Lies {
     rules: Arc<Rules>,
     node: Upstream,
     orders: broadcast::Sender<Order>,
+    is_away: Arc<AtomicBool>,
     /// The cursor that a socket was told last.
     cursor: Arc<Mutex<String>>,
 }
@@ -133,6 +140,7 @@ impl Proxy {
             rules: Arc::default(),
             node: Upstream::new(cluster, node),
             orders: broadcast::channel(64).0,
+            is_away: Arc::default(),
             cursor: Arc::default(),
         };
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -223,6 +231,16 @@ impl Proxy {
         self.lies.orders.send(Order::Close(code)).ok();
     }
 
+    /// Lets nothing through, and cuts every open socket.
+    pub fn go_away(&self) {
+        self.lies.is_away.store(true, Ordering::Relaxed);
+        self.cut();
+    }
+
+    pub fn come_back(&self) {
+        self.lies.is_away.store(false, Ordering::Relaxed);
+    }
+
     /// Cuts every open socket.
     pub fn cut(&self) {
         self.lies.orders.send(Order::Cut).ok();
@@ -268,6 +286,9 @@ impl Listener for Split {
             let Ok((stream, from)) = self.tcp.accept().await else {
                 continue;
             };
+            if self.lies.is_away.load(Ordering::Relaxed) {
+                continue;
+            }
             let mut start = [0; SOCKET_REQUEST.len()];
             let is_socket = stream.peek(&mut start).await.is_ok() && start == SOCKET_REQUEST;
             if !is_socket {
@@ -301,6 +322,9 @@ fn apply_all(rules: &Mutex<Vec<CallRule>>, call: &str, bytes: Bytes) -> Bytes {
 }
 
 async fn forward(State(lies): State<Lies>, request: Request) -> Response {
+    if lies.is_away.load(Ordering::Relaxed) {
+        return refusal(503);
+    }
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let call = format!("{} {path}", parts.method);
