@@ -79,6 +79,22 @@ async fn introduce(setup: &Setup, nodes: &[Node], with_demo: bool) {
         }
     }
     greeting::print(setup, nodes);
+    if with_demo && setup.settings.app.is_some() {
+        guide(setup, nodes).await;
+    }
+}
+
+/// The agent for a person in the web app, until the cluster stops.
+async fn guide(setup: &Setup, nodes: &[Node]) {
+    let Some(last) = nodes.last() else { return };
+    let (ca, mails) = (&setup.settings.certificates.ca, &setup.settings.mails);
+    match Box::pin(demo::Guide::make(&last.base_url(), ca, mails)).await {
+        Ok(guide) => {
+            guide.print();
+            guide.run().await;
+        }
+        Err(error) => warn(format!("The agent for the web app did not start: {error}")),
+    }
 }
 
 impl Cluster {

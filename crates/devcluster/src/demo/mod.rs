@@ -1,6 +1,7 @@
 //! The conversation of `make run`: a person and an agent on two nodes, encrypted end to end,
 //! through the public interface only.
 
+mod guide;
 mod mail;
 
 use std::{
@@ -10,13 +11,14 @@ use std::{
 };
 
 use blindpipe_client::{
-    Agent, Client, Context as Message, Server,
+    Agent, Client, Context as Message, MemoryStore, Server,
     agent::generate_key,
     client::{ClientEvent, Conversation, Events, Received, Registration},
     protocol::accounts::Scene,
 };
 use tokio::time::{sleep, timeout};
 
+pub use self::guide::Guide;
 use self::mail::find_code;
 use crate::{
     error::{Context, DevError, Result},
@@ -47,6 +49,7 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
     let echo = Agent::builder(server.at(second), created.agent_id, token)
         .key(&generate_key())
         .with_context(|| "use a new key".into())?
+        .store(MemoryStore::default())
         .on_message(answer)
         .build();
     let began = Instant::now();
@@ -85,11 +88,19 @@ async fn answer(message: Message) -> blindpipe_client::Result<()> {
     Ok(())
 }
 
-/// Registers Ada with the code from her mail, and makes the keys of her device.
-async fn register(server: &Server, mails: &Path) -> Result<Client> {
-    let began = Instant::now();
-    let email = format!("ada-{}@example.com", random::base62(10).to_lowercase());
-    let builder = Client::builder(server.clone());
+/// Makes an account with the code from its mail; the client, and the address.
+async fn sign_up(
+    server: &Server,
+    mails: &Path,
+    name: &str,
+    password: &str,
+) -> Result<(Client, String)> {
+    let email = format!(
+        "{}-{}@example.com",
+        name.to_lowercase(),
+        random::base62(6).to_lowercase()
+    );
+    let builder = Client::builder(server.clone()).store(MemoryStore::default());
     step(
         "ask for a code",
         builder.send_code(&email, Scene::Register, HUMAN),
@@ -107,11 +118,18 @@ async fn register(server: &Server, mails: &Path) -> Result<Client> {
     let registration = Registration {
         email: email.clone(),
         code: code.await.map_err(late)?,
-        password: random::base62(20),
-        display_name: "Ada".into(),
+        password: password.to_owned(),
+        display_name: name.into(),
         turnstile_token: HUMAN.into(),
     };
-    let ada = step("register", builder.register(registration)).await?;
+    let client = step("register", builder.register(registration)).await?;
+    Ok((client, email))
+}
+
+/// Registers Ada with the code from her mail, and makes the keys of her device.
+async fn register(server: &Server, mails: &Path) -> Result<Client> {
+    let began = Instant::now();
+    let (ada, _) = sign_up(server, mails, "Ada", &random::base62(20)).await?;
     tell(
         began,
         "Ada",
