@@ -180,7 +180,7 @@ fn uses(line: &str, path: &str) -> bool {
 
 /// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
 /// reason).
-const OTHER_TASKS: [(&str, &str, &str); 13] = [
+const OTHER_TASKS: [(&str, &str, &str); 14] = [
     (
         "src/features/push/dispatcher.rs",
         "supervisor::spawn_once(",
@@ -220,6 +220,11 @@ const OTHER_TASKS: [(&str, &str, &str); 13] = [
         "src/jobs/worker.rs",
         "tasks.spawn(attempt.instrument(",
         "a job, which runs again after its lease",
+    ),
+    (
+        "src/auth/agent.rs",
+        "supervisor::spawn_once(",
+        "a verification, for which a caller comes again",
     ),
     (
         "src/http/listener.rs",
