@@ -50,6 +50,8 @@ fn main() -> ExitCode {
             return told(&error);
         }
     };
+    // `bp` says itself what there is to say: standard error is JSON where that was asked for.
+    tracing::subscriber::set_global_default(tracing::subscriber::NoSubscriber::new()).ok();
     let output = Output::new(cli.global.json);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
