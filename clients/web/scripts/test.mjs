@@ -44,15 +44,28 @@ async function started(cluster) {
   return JSON.parse(readFileSync(file, "utf8")).ca_file;
 }
 
+/** The account of the app that the cluster's demo prints, once its agent runs. */
+async function greeted(cluster) {
+  let said = "";
+  cluster.child.stdout.on("data", (bytes) => (said += bytes));
+  for (const end = Date.now() + START_TIMEOUT_MS; ; ) {
+    const [, email, password] = /sign in as (\S+) with the password (\S+),/.exec(said) ?? [];
+    if (password) return { DEMO_EMAIL: email, DEMO_PASSWORD: password };
+    if (Date.now() > end) throw new Error(`the demo printed no account:\n${said}`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
 if (existsSync(PROGRAM)) {
   rmSync(DIR, { recursive: true, force: true });
-  const parameters = ["--dir", DIR, "--packages", join(ROOT, ".dev/packages"), "--no-demo"];
+  const parameters = ["--dir", DIR, "--packages", join(ROOT, ".dev/packages"), ...(isMeasured ? ["--no-demo"] : [])];
   const limits = isMeasured ? `${LIMITS},${AGENT_LIMITS}` : LIMITS;
   const settings = { APP_DIR: join(HERE, "dist"), LIMIT_OVERRIDES: limits, CHECK_ORIGIN, WIDGET_ORIGINS };
-  const cluster = run(PROGRAM, parameters, settings, ["ignore", "ignore", "inherit"]);
+  const cluster = run(PROGRAM, parameters, settings, ["ignore", "pipe", "inherit"]);
+  const greeting = isMeasured ? {} : greeted(cluster);
   try {
     // Node reads the authority when it starts.
-    const environment = { NODE_EXTRA_CA_CERTS: await started(cluster), BLINDPIPE_DEV: DIR };
+    const environment = { NODE_EXTRA_CA_CERTS: await started(cluster), BLINDPIPE_DEV: DIR, ...(await greeting) };
     const options = ["--test", "--test-reporter=spec", `--test-timeout=${TEST_TIMEOUT_MS}`, "--test-concurrency=3"];
     const node = async (parameters, names) => {
       const files = names.map((name) => join(HERE, "test", name));
