@@ -50,7 +50,11 @@ impl Conversation {
     /// Every refusal of the service; [`Error::KeyUnavailable`] if the member is removed and the
     /// server takes no fresh secret. Sends wait for it.
     pub async fn remove(&self, member: Principal) -> Result<Removal> {
-        let path = format!("/groups/{}/members/{member}", self.id);
+        self.removed(format!("/groups/{}/members/{member}", self.id))
+            .await
+    }
+
+    async fn removed(&self, path: String) -> Result<Removal> {
         let removal = self.changed(Call::delete(path)).await?;
         Box::pin(self.client.rotate_away(self.id)).await?;
         Ok(removal)
@@ -71,10 +75,8 @@ impl Conversation {
     ///
     /// As [`Self::remove`].
     pub async fn remove_agent(&self, instance_id: InstanceId) -> Result<Removal> {
-        let path = format!("/groups/{}/agent-instances/{instance_id}", self.id);
-        let removal = self.changed(Call::delete(path)).await?;
-        Box::pin(self.client.rotate_away(self.id)).await?;
-        Ok(removal)
+        self.removed(format!("/groups/{}/agent-instances/{instance_id}", self.id))
+            .await
     }
 
     /// Makes a member of a group an admin, or an admin a member.
