@@ -4,7 +4,7 @@
 //! a MAC of the token with a key of this process. [`Proofs`] shares it with the other nodes. Each
 //! request asks Postgres whether the token is still valid.
 
-use std::{fmt::Display, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRef, FromRequestParts, RawPathParams},
@@ -21,6 +21,7 @@ use super::{
     proofs::Proofs,
     revoked::RevokedCredentials,
     secret::{Hasher, MacKey},
+    token_charge::{Charge, TokenRefusal},
     usage::TokenUse,
 };
 use crate::{
@@ -28,11 +29,11 @@ use crate::{
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
     limits::{
-        Decision, Limits, Rule,
+        Limits,
         address::ClientIp,
         buffers::{ByteAccount, Owner},
         refusal,
-        table::{Budget, Limit},
+        table::Limit,
     },
     metrics,
     planted::PlantedBug,
@@ -317,50 +318,6 @@ async fn permit(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
     permit
         .map_err(|_| Error::unavailable("too many new tokens at once"))?
         .map_err(Error::unavailable)
-}
-
-/// The reason that a token was refused, for all callers that waited for one proof.
-enum TokenRefusal {
-    Invalid,
-    TooMany(Limit, Budget, Duration),
-    Failed(Error),
-}
-
-/// A charge that only a refused token keeps.
-struct Charge<'a> {
-    limits: &'a Limits,
-    rules: Vec<Rule>,
-    decision: Decision,
-}
-
-impl<'a> Charge<'a> {
-    async fn take(
-        limits: &'a Limits,
-        limit: Limit,
-        key: impl Display,
-    ) -> Result<Self, TokenRefusal> {
-        let rules = Rule::charges_on("", limit, key);
-        let decision = limits.decide(&rules).await;
-        if let Some((denier, wait)) = decision.denied {
-            let budget = limits.budget_of(&rules[denier]);
-            return Err(TokenRefusal::TooMany(limit, budget, wait));
-        }
-        Ok(Charge {
-            limits,
-            rules,
-            decision,
-        })
-    }
-
-    async fn refund(self) {
-        self.limits.refund(&self.rules, &self.decision).await;
-    }
-}
-
-impl From<Error> for TokenRefusal {
-    fn from(error: Error) -> Self {
-        TokenRefusal::Failed(error)
-    }
 }
 
 impl AgentToken {

@@ -24,6 +24,7 @@ pub mod revoked;
 pub(crate) mod secret;
 pub mod server_secret;
 pub(crate) mod signed;
+mod token_charge;
 pub(crate) mod token_keys;
 pub(crate) mod turnstile;
 pub(crate) mod unanswered;
