@@ -33,7 +33,7 @@ async function heard(ctx) {
   told(ctx, { heard: { ...ctx.payload, ...data } });
 }
 
-/** What the agent does when a person says one of these words. */
+/** The agent's acts, by the words that a person says. */
 const acts = {
   async changes(ctx) {
     await ctx.react("👀");
@@ -119,7 +119,7 @@ const client = await Client.login({
 await client.devices.restore(process.env.PROTECTION);
 /** The messages that have come, by id. */
 const received = new Map();
-/** What is shown of the streams of each conversation. */
+/** The streams of each conversation, as they are shown. */
 const live = new Map();
 
 function screen(conversationId) {

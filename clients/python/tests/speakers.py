@@ -67,10 +67,10 @@ class Speaks(Protocol):
     options: AgentOptions
     owner: TestUser
     heard: defaultdict[str, list[Json]]
-    """What the agent has told of each conversation."""
+    """The agent's reports of each conversation."""
 
     async def do(self, command: str, **given: Any) -> Any:
-        """What the person's client answers to a command."""
+        """The answer of the person's client to a command."""
 
 
 def _new_file(file: Json) -> NewFile:
@@ -192,7 +192,7 @@ class Speaker:
                         )
 
     async def do(self, command: str, **given: Any) -> Any:
-        """What the client answers to a command."""
+        """The client's answer to a command."""
         if command == "open":
             return (await self._client.open_agent(given["agent_id"])).id
         talk = self._client.conversation(given["conversation"])
@@ -292,7 +292,7 @@ class ProcessSpeaker:
             waiting.set_exception(AssertionError("the process has ended"))
 
     async def do(self, command: str, **given: Any) -> Any:
-        """What the process answers to a command."""
+        """The process's answer to a command."""
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         assert self._child.stdin is not None

@@ -11,7 +11,7 @@ import pytest
 from attacker import Attacker, Victim, attacked_person, attacking
 from live import sign_in, texts
 
-from blindpipe import Hooks, KeyUnavailable
+from blindpipe import Client, Conversation, Hooks, KeyUnavailable
 from blindpipe.client import DeviceKeys, EpochMarks
 from blindpipe.testing import DevCluster, TestUser
 
@@ -89,14 +89,22 @@ async def test_after_a_removal_nothing_is_sealed_with_the_old_secret(
     await eve.client.close()
 
 
+async def _to_the_phone_too(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> tuple[Conversation, Client]:
+    """A conversation whose secret a second device of Ada's has, and that device."""
+    direct = await ada.client.open_direct(bob.client.user_id)
+    phone = await sign_in(cluster, ada, "phone")
+    await phone.devices.restore(ada.protection_password)
+    await direct.send("to the phone too")
+    return direct, phone
+
+
 async def test_after_a_revocation_nothing_is_sealed_with_the_old_secret(
     cluster: DevCluster, bob: TestUser
 ) -> None:
     async with _behind(cluster) as (ada, attacker, victim):
-        direct = await ada.client.open_direct(bob.client.user_id)
-        phone = await sign_in(cluster, ada, "phone")
-        await phone.devices.restore(ada.protection_password)
-        await direct.send("to the phone too")
+        direct, phone = await _to_the_phone_too(cluster, ada, bob)
         _refuse(attacker, 429)
         await ada.client.devices.revoke("phone")
         with pytest.raises(KeyUnavailable):
@@ -113,10 +121,7 @@ async def test_a_secret_that_is_due_for_a_revocation_seals_nothing_after_a_resta
     cluster: DevCluster, bob: TestUser
 ) -> None:
     async with _behind(cluster) as (ada, attacker, victim):
-        direct = await ada.client.open_direct(bob.client.user_id)
-        phone = await sign_in(cluster, ada, "phone")
-        await phone.devices.restore(ada.protection_password)
-        await direct.send("to the phone too")
+        direct, phone = await _to_the_phone_too(cluster, ada, bob)
         _refuse(attacker, 429)
         refused = attacker.on_status
         # The server lists no conversation either.

@@ -258,7 +258,7 @@ async def _play(agent: Speaks, person: Speaks) -> None:
     by_id = {each["id"]: each for each in shown}
     for each in shown:
         if each["in_reply_to"] and each["content"] and not each["edits"]:
-            # What answers a message names its envelope.
+            # An answer names the envelope of its message.
             assert each["content"]["re"] == by_id[each["in_reply_to"]]["own_re"]
     assert [_seen(each) for each in shown] == _ALL
 
@@ -410,4 +410,4 @@ _ALL = [
     _item("user", "large"),
     _item("agent", LARGE_TEXT),
 ]
-"""What a person is shown of the play, in every language."""
+"""The play as a person is shown it, in every language."""

@@ -110,7 +110,7 @@ async function notify(pushed) {
     body: words?.body ?? WORDS[language][event] ?? WORDS[language].other,
     icon: "/app/icon.svg",
     lang: language,
-    // One for each conversation: a later one stands for those before. A question to decide stands by itself.
+    // A conversation has one notification, which stands for those before it. A question to decide stands by itself.
     tag: words?.question?.id ?? conversation_id ?? event ?? "other",
     data: { hash: place(event, conversation_id), question: words?.question },
     actions: words?.question ? [{ action: "deny", title: deny }, { action: "approve", title: approve }] : [],

@@ -7,7 +7,7 @@ const isGerman = navigator.languages.find((tag) => /^(de|en)\b/.test(tag))?.star
 export const language = isGerman ? "de" : "en";
 const texts: Texts = isGerman ? de : en;
 
-/** What a scope can do, by its sensitivity. */
+/** The harm that a scope can do, by its sensitivity. */
 export const HARM_TEXTS = { low: "harm_low", medium: "harm_medium", high: "harm_high" } as const;
 
 export function t(name: keyof Texts, filled: Readonly<Record<string, string | number>> = {}): string {
