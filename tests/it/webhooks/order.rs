@@ -8,7 +8,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{BUSY, FAST, registered, shown, talking, until_caught_up};
+use super::{BUSY, FAST, registered, shown, talking, until_caught_up, until_logged};
 use crate::support::{Call, Reply, Socket, nodes_with, spawn};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,6 +87,43 @@ async fn calls_under_way_hold_slots_that_sockets_need() {
     assert_eq!(refused["reason"], "connection_limit");
     until_caught_up(&alice, &agent).await;
     agent.on(&b).connect().await;
+}
+
+/// The agent acks by a poll the event that its receiver refuses. No call follows, so the next turn
+/// alone can move the cursor over the events that were delivered meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_by_a_poll_moves_the_cursor_over_what_was_delivered() {
+    let [a, _b] = nodes_with(&[BUSY]).await;
+    let (alice, agent, receiver) = registered(&a).await;
+    let bob = a.user("bob").await;
+    let refused = alice.talk_to(&agent).await;
+    let taken = bob.talk_to(&agent).await;
+    receiver.receives(4).await;
+    until_caught_up(&alice, &agent).await;
+    receiver.behave(|call| match call.text() == "refused" {
+        true => Reply::status(500),
+        false => Reply::status(200),
+    });
+    alice.say(&refused, "refused").await.expect(201);
+    for text in ["one", "two"] {
+        bob.say(&taken, text).await.expect(201);
+    }
+    until_logged(&alice, &agent, "status=success", |log| log.len() == 6).await;
+    let page = agent.poll("limit=1").await.expect(200);
+    assert_eq!(page.data()[0]["seq"], 5);
+    let cursor = page.body["next_cursor"].as_str().expect("a cursor");
+    let rest = agent.poll(&format!("cursor={cursor}&limit=1")).await;
+    assert_eq!(rest.expect(200).data()[0]["seq"], 6);
+    for _ in 0..2 {
+        a.advance(Duration::from_secs(31)).await;
+    }
+    until_caught_up(&alice, &agent).await;
+    for text in ["one", "two"] {
+        assert_eq!(
+            receiver.texts().iter().filter(|one| *one == text).count(),
+            1
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

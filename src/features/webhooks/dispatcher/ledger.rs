@@ -23,7 +23,7 @@ type FinishAnswer = oneshot::Sender<Result<Option<i64>>>;
 
 enum Entry {
     Begin(Begin, BeginAnswer),
-    Finish(Finish, Progress, FinishAnswer),
+    Finish(Option<Finish>, Progress, FinishAnswer),
 }
 
 /// Records attempts. Clones share the writer.
@@ -55,6 +55,22 @@ impl Ledger {
     pub fn finish(
         &self,
         finish: Finish,
+        progress: Progress,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send + use<> {
+        self.record(Some(finish), progress)
+    }
+
+    /// Records the state of a turn without an attempt. Otherwise like [`Ledger::finish`].
+    pub fn advance(
+        &self,
+        progress: Progress,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send + use<> {
+        self.record(None, progress)
+    }
+
+    fn record(
+        &self,
+        finish: Option<Finish>,
         progress: Progress,
     ) -> impl Future<Output = Result<Option<i64>>> + Send + use<> {
         let (answer, answered) = oneshot::channel();
@@ -102,13 +118,13 @@ async fn write_begins(db: &Db, begins: Vec<(Begin, BeginAnswer)>) {
     }
 }
 
-async fn write_finishes(db: &Db, finishes: Vec<(Finish, Progress, FinishAnswer)>) {
+async fn write_finishes(db: &Db, finishes: Vec<(Option<Finish>, Progress, FinishAnswer)>) {
     if finishes.is_empty() {
         return;
     }
     let items: Vec<(AgentId, &Finish)> = finishes
         .iter()
-        .map(|(finish, progress, _)| (progress.agent, finish))
+        .filter_map(|(finish, progress, _)| Some((progress.agent, finish.as_ref()?)))
         .collect();
     // The last one of an agent contains the earlier ones.
     let latest: HashMap<AgentId, &Progress> = finishes

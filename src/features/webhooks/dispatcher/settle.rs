@@ -143,16 +143,11 @@ async fn succeed(
 /// Moves the window over the event of a stop that the receiver has answered before. The log has
 /// that call.
 async fn leave_out(context: &Context, standing: &Mutex<Standing>, item: &Item) -> Result<End> {
-    let unlogged = LoggedDelivery {
-        id: DeliveryId::generate(&context.shared.client.random),
-        interrupted: Vec::new(),
-        succeeded: true,
-        is_replay: false,
-    };
     let written = {
         let mut standing = standing.lock();
         standing.window.finish(item.seq);
-        record_of(context, &standing, &unlogged, DeliveryStatus::Success).write(context)
+        let progress = progress_of(context, &standing);
+        context.shared.ledger.advance(progress)
     };
     let written = written.await?;
     if let Some(event) = events::id_of(&item.encoded) {
@@ -242,15 +237,20 @@ fn record_of(
             retry_in: None,
             is_uncounted: false,
         },
-        progress: Progress {
-            agent: context.agent,
-            turn: context.turn,
-            epoch: context.epoch.cast_signed(),
-            done: standing.window.as_multirange(),
-            acked: standing.window.acked(),
-            failures: standing.failures,
-            pause: None,
-        },
+        progress: progress_of(context, standing),
+    }
+}
+
+/// The present standing, to be queued under its lock.
+pub fn progress_of(context: &Context, standing: &Standing) -> Progress {
+    Progress {
+        agent: context.agent,
+        turn: context.turn,
+        epoch: context.epoch.cast_signed(),
+        done: standing.window.as_multirange(),
+        acked: standing.window.acked(),
+        failures: standing.failures,
+        pause: None,
     }
 }
 

@@ -145,8 +145,8 @@ pub struct Progress {
     pub pause: Option<f64>,
 }
 
-/// Records the outcomes of attempts, and moves the agents' cursors. `progress` has an item per
-/// agent. Answers the present cursor of each agent whose turn still counts.
+/// Records the outcomes of attempts, possibly of none, and moves the agents' cursors. `progress` has
+/// an item per agent. Answers the present cursor of each agent whose turn still counts.
 pub async fn finish(
     db: &Db,
     items: &[(AgentId, &Finish)],

@@ -63,6 +63,8 @@ pub struct Turn {
     pub(super) traces: Traces,
     /// The bytes of the events that it holds.
     held: Arc<AtomicUsize>,
+    /// The agent's cursor as Postgres has it, at least.
+    recorded: i64,
     /// Everything up to this number was read.
     read_to: i64,
     /// The inbox may have more.
@@ -122,6 +124,7 @@ impl Turn {
             has_unloaded: claim.has_open,
             traces: claim.traces.clone(),
             held: Arc::default(),
+            recorded: claim.acked,
             read_to,
             has_more: true,
             paused_until: None,
@@ -241,6 +244,8 @@ impl Turn {
         let until = self.now() + CROWDED_WAIT;
         match end {
             End::Finished { acked } => {
+                self.recorded = self.recorded.max(acked);
+                self.standing.lock().window.ack(acked);
                 self.lanes.conclude(lane, None);
                 self.lanes.drop_acked(acked);
             }
@@ -291,7 +296,25 @@ impl Turn {
         Some(self.paused_until.map_or(next, |until| next.max(until)))
     }
 
+    /// Records the cursor if no attempt has: the agent has acked the event before finished ones, or
+    /// the next events have expired.
+    async fn record_cursor(&mut self) -> Result<()> {
+        let progress = {
+            let standing = self.standing.lock();
+            if self.stop == Some(Stop::Lost) || standing.window.acked() <= self.recorded {
+                return Ok(());
+            }
+            settle::progress_of(&self.context, &standing)
+        };
+        match self.context.shared.ledger.advance(progress).await? {
+            Some(acked) => self.recorded = acked,
+            None => self.stop = Some(Stop::Lost),
+        }
+        Ok(())
+    }
+
     async fn release(&mut self, wait: Option<TimeDelta>) -> Result<bool> {
+        self.record_cursor().await?;
         let Context {
             shared,
             agent,
