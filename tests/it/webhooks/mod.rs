@@ -106,9 +106,14 @@ async fn until_unreachable(by: &User, agent: &Agent) {
 
 /// The backend of a wake-up in `database` that waits for a lock.
 async fn blocked_wake_up(admin: &tokio_postgres::Client, database: &str) -> Option<i32> {
+    blocked(admin, database, "webhooks.wake").await
+}
+
+/// The backend in `database` that waits for a lock in a statement of this name.
+async fn blocked(admin: &tokio_postgres::Client, database: &str, statement: &str) -> Option<i32> {
     let find = "select pid from pg_stat_activity
-        where query like '%webhooks.wake%' and wait_event_type = 'Lock' and datname = $1";
+        where query like '%' || $2 || '%' and wait_event_type = 'Lock' and datname = $1";
     let (_, name) = database.rsplit_once('/').expect("a database");
-    let rows = admin.query(find, &[&name]).await.expect("rows");
+    let rows = admin.query(find, &[&name, &statement]).await.expect("rows");
     rows.first().map(|row| row.get("pid"))
 }

@@ -1,11 +1,16 @@
 //! A change of `SERVER_SECRET`, under which the secrets of webhooks are sealed.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
-use super::{BUSY, FAST, deliveries, shown, talking, until};
-use crate::support::{Agent, ProcessNode, Receiver, User, World, server_secrets};
+use super::{BUSY, FAST, blocked, deliveries, shown, talking, until};
+use crate::support::{
+    Agent, ProcessNode, Receiver, User, World, connect, server_secrets, services,
+};
 
 /// The names of two secrets.
 const OLD: u8 = 2;
@@ -14,8 +19,18 @@ const NEW: u8 = 9;
 const OFTEN: (&str, &str) = ("UPKEEP_SPEED", "60");
 
 async fn node(world: &World, secrets: &[u8]) -> ProcessNode {
+    node_with(world, secrets, "true").await
+}
+
+/// A node that delivers webhooks or not.
+async fn node_with(world: &World, secrets: &[u8], delivers: &str) -> ProcessNode {
     let ring = server_secrets(secrets);
-    ProcessNode::start_in_with(world, &[("SERVER_SECRET", &ring), OFTEN]).await
+    let own = [
+        ("SERVER_SECRET", &*ring),
+        OFTEN,
+        ("WEBHOOK_WORKER", delivers),
+    ];
+    ProcessNode::start_in_with(world, &own).await
 }
 
 /// Replaces a node by one with another ring.
@@ -124,6 +139,41 @@ async fn a_secret_that_does_not_open_is_shown_to_the_owner_until_its_key_is_back
     for node in &nodes {
         until_gauge(node, "webhook_secrets_old", 0.0).await;
     }
+}
+
+/// Another node seals the secret anew between the claim of a node that cannot open it and the
+/// note that it cannot. The claim is given back at once, not after its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_opens_again_during_a_claim_holds_nothing_up() {
+    let world = World::new(&[BUSY, FAST]).await;
+    let (alice, agent, receiver, conversation) = sealed_under_old(&world).await;
+    let sender = node_with(&world, &[OLD], "false").await;
+    let said = alice.at(&sender.base).say(&conversation, "one").await;
+    said.expect(201);
+    let admin = connect(&services().postgres.admin_url()).await;
+    let mut client = connect(&world.database).await;
+    let lock = client.transaction().await.expect("begun");
+    lock.batch_execute("select 1 from agent for no key update")
+        .await
+        .expect("locked");
+    let _without_old = node(&world, &[NEW]).await;
+    while blocked(&admin, &world.database, "agents.lock")
+        .await
+        .is_none()
+    {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let both = node_with(&world, &[NEW, OLD], "false").await;
+    until_gauge(&both, "webhook_secrets_old", 0.0).await;
+    let from = Instant::now();
+    lock.rollback().await.expect("released");
+    receiver.receives(3).await;
+    // A lease is thirty seconds.
+    assert!(from.elapsed() < Duration::from_secs(10));
+    assert_eq!(receiver.texts(), ["one"]);
+    let owner = alice.at(&both.base);
+    assert_eq!(last_error(&owner, &agent).await, json!(null));
+    assert_ne!(shown(&owner, &agent).await["state"], "unreachable");
 }
 
 /// Without the old secret its owner sets another, by either of three routes.

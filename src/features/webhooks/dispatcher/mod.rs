@@ -38,7 +38,7 @@ use self::{
 use super::{
     SecretSeal, WebhookClient,
     rules::Backoff,
-    store::turns::{self, Claim},
+    store::turns::{self, Claim, Release},
     unreadable,
 };
 use crate::{
@@ -236,6 +236,8 @@ impl Dispatcher {
 
     /// Claims as many turns as there is room for; returns their number.
     async fn claim_some(&self) -> Result<usize> {
+        // A drain waits for a claim under way, and then for its turns.
+        let _under_way = self.tasks.token();
         let room = self.shared.turns.available_permits().min(MAX_BATCH_TURNS);
         if room == 0 || self.shared.draining.is_cancelled() {
             return Ok(0);
@@ -286,6 +288,17 @@ impl Dispatcher {
             let sealed = claim.endpoint.sealed_secret.unwrap_or_default();
             if let Err(error) = unreadable::mark(&work, claim.agent, &sealed).await {
                 error.log_in("webhooks.mark_unreadable", "the next claim marks it");
+                return;
+            }
+            // The turn goes on at once if the secret is another one by now.
+            let next = Release {
+                due_in: Some(0.0),
+                is_forced: true,
+                has_open: claim.has_open,
+                ..Release::default()
+            };
+            if let Err(error) = turns::release(work.db(), claim.agent, claim.turn, next).await {
+                error.log_in("webhooks.release", "another turn begins after the lease");
             }
         });
     }
