@@ -219,8 +219,7 @@ impl Waker {
         fresh: &[AgentId],
         offline: &[AgentId],
     ) -> Result<()> {
-        let all = [fresh, offline].concat();
-        let woken = turns::wake(db, &all, offline).await?;
+        let woken = turns::wake(db, fresh, offline).await?;
         let elsewhere = woken
             .held
             .into_iter()

@@ -191,7 +191,8 @@ pub struct WokenTurns {
 /// Makes the turns of agents with new events due; `offline` have no socket any more. Agents
 /// without an open turn are left out. Rows that are due already are not touched, so a
 /// burst of events costs a write at most.
-pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<WokenTurns> {
+pub async fn wake(db: &Db, fresh: &[AgentId], offline: &[AgentId]) -> Result<WokenTurns> {
+    let agents = [fresh, offline].concat();
     let client = db.write().await?;
     let rows = client
         .query(
@@ -200,16 +201,16 @@ pub async fn wake(db: &Db, agents: &[AgentId], offline: &[AgentId]) -> Result<Wo
                 select agent_id from webhook_turn
                 where agent_id = any($1) and is_open and case
                     when is_leased then not is_woken
+                    when due_at is null then agent_id = any($3)
                     when agent_id = any($2) then due_at > app_now()
-                    else due_at is null
-                        or not is_parked and due_at > greatest(app_now(), not_before) end
+                    else not is_parked and due_at > greatest(app_now(), not_before) end
                 order by agent_id for update
             )
             update webhook_turn t set is_woken = t.is_leased, is_parked = false,
                 due_at = case when t.is_leased then t.due_at else greatest(app_now(), t.not_before) end
             from hinted h where t.agent_id = h.agent_id
             returning t.agent_id, t.is_leased",
-            &[&agents, &offline],
+            &[&agents, &offline, &fresh],
         )
         .await?;
     let mut woken = WokenTurns::default();
