@@ -147,6 +147,8 @@ pub enum End {
     Called(Call),
     /// The event is delivered. All events up to this number are finished.
     Finished { acked: i64 },
+    /// The attempt has failed, and the agent has acked the event in another way.
+    Overtaken { acked: i64 },
     /// The attempt has failed, and another one follows.
     Retry {
         at: DateTime<Utc>,

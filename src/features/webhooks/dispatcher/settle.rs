@@ -31,8 +31,8 @@ pub struct Standing {
     pub concurrency: usize,
 }
 
-/// Records an attempt. The outcome of a call becomes [`End::Finished`], [`End::Retry`] or
-/// [`End::Lost`].
+/// Records an attempt. The outcome of a call becomes [`End::Finished`], [`End::Overtaken`],
+/// [`End::Retry`] or [`End::Lost`].
 pub async fn record(
     context: &Context,
     standing: &Mutex<Standing>,
@@ -111,7 +111,14 @@ async fn settle(
             give_up(context, logged.id, &entries).await?;
             Ok(End::Lost)
         }
-        Verdict::Retry(wait) => retry(context, standing, logged, entry, wait, pause).await,
+        Verdict::Retry(wait) => {
+            let retried = retry(context, standing, logged, entry, wait, pause).await?;
+            Ok(match retried {
+                None => End::Lost,
+                Some((acked, _)) if acked >= item.seq => End::Overtaken { acked },
+                Some((_, end)) => end,
+            })
+        }
     }
 }
 
@@ -156,7 +163,8 @@ async fn leave_out(context: &Context, standing: &Mutex<Standing>, item: &Item) -
     Ok(end_of(written))
 }
 
-/// Records a failure that is retried after `wait`. `pause` holds up the whole turn.
+/// Records a failure that is retried after `wait`. `pause` holds up the whole turn. Answers the
+/// agent's cursor and the retry; none if the turn is lost.
 async fn retry(
     context: &Context,
     standing: &Mutex<Standing>,
@@ -164,7 +172,7 @@ async fn retry(
     entry: String,
     wait: Duration,
     pause: Option<Duration>,
-) -> Result<End> {
+) -> Result<Option<(i64, End)>> {
     let now = context.shared.client.clock.now();
     let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
     let written = {
@@ -176,13 +184,11 @@ async fn retry(
         failed.progress.pause = pause.map(|pause| pause.as_secs_f64());
         failed.entry(entry).write(context)
     };
-    Ok(match written.await? {
-        None => End::Lost,
-        Some(_) => End::Retry {
-            at: after(wait),
-            pause_until: pause.map(after),
-        },
-    })
+    let retry = End::Retry {
+        at: after(wait),
+        pause_until: pause.map(after),
+    };
+    Ok(written.await?.map(|acked| (acked, retry)))
 }
 
 /// Ends the delivery and the turn, and makes the agent unreachable: all in one transaction.

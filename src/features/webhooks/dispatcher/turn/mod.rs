@@ -243,7 +243,9 @@ impl Turn {
         let FinishedAttempt { lane, item, end } = attempted;
         let until = self.now() + CROWDED_WAIT;
         match end {
-            End::Finished { acked } => {
+            End::Finished { acked } | End::Overtaken { acked } => {
+                // The log still has it as one that is tried again.
+                self.has_unloaded |= matches!(end, End::Overtaken { .. });
                 self.recorded = self.recorded.max(acked);
                 self.standing.lock().window.ack(acked);
                 self.lanes.conclude(lane, None);
