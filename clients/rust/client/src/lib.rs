@@ -20,6 +20,8 @@ mod content;
 mod error;
 mod files;
 mod hooks;
+#[cfg(feature = "postgres")]
+mod postgres_store;
 mod session;
 mod shared_folder;
 mod shared_store;
@@ -33,6 +35,8 @@ pub mod testing;
 pub use blindpipe_e2ee as e2ee;
 pub use blindpipe_protocol as protocol;
 
+#[cfg(feature = "postgres")]
+pub use self::postgres_store::{POSTGRES_TABLES, PostgresStore};
 pub use self::{
     agent::{Agent, Context},
     approvals::{Approval, ApprovalDecision, ApprovalState, Receipt},

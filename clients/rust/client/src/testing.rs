@@ -34,6 +34,7 @@ struct ClusterFile {
     nodes: Vec<ClusterNode>,
     ca_file: PathBuf,
     mail_dir: PathBuf,
+    postgres_url: String,
 }
 
 #[derive(Deserialize)]
@@ -118,6 +119,15 @@ impl DevCluster {
             Some(status) => Err(has_ended(*status)),
             None => read(&self.file).map_err(Error::other),
         }
+    }
+
+    /// The address of its Postgres, for what else a test keeps there.
+    ///
+    /// # Errors
+    ///
+    /// The cluster may have ended.
+    pub fn postgres_url(&self) -> Result<String> {
+        Ok(self.read()?.postgres_url)
     }
 
     /// The certificate authority of its nodes, in PEM.

@@ -12,6 +12,7 @@ mod faults;
 mod marks;
 mod outages;
 mod people;
+mod postgres_store;
 mod proxy;
 mod quickstart;
 mod readme;

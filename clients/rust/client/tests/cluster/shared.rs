@@ -10,7 +10,7 @@ use std::{
 };
 
 use blindpipe_client::{
-    Agent, Context, Error, FileStore, Result, SharedFolder,
+    Agent, Context, Error, FileStore, PostgresStore, Result, SharedFolder,
     agent::{AgentBuilder, Transport},
     client::Conversation,
     protocol::ids::{AgentId, Principal},
@@ -21,9 +21,13 @@ use tokio::{
     sync::RwLockWriteGuard,
     time::{sleep, timeout},
 };
+use tokio_postgres::NoTls;
 use uuid::Uuid;
 
-use crate::support::{self, PATIENCE, QUIET, Shared, cluster, folder, running, texts};
+use crate::{
+    postgres_store::Database,
+    support::{self, PATIENCE, QUIET, Shared, cluster, folder, running, texts},
+};
 
 /// The longest time until a frozen process has lost its conversations, and what follows.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(120);
@@ -51,21 +55,25 @@ fn note(folder: &Path, what: &str, ctx: &Context) -> Result<()> {
 
 /// Writes down what it handles, and answers each message.
 fn sharing(builder: AgentBuilder, folder: PathBuf) -> AgentBuilder {
-    let store = SharedFolder::new(folder.join("state"));
-    builder
-        .shared_store(store)
-        .shared()
-        .on_message(move |ctx: Context| {
-            let folder = folder.clone();
-            async move {
-                note(&folder, "begins", &ctx)?;
-                // A handler that waits for something else, so that a kill meets it at work.
-                sleep(Duration::from_millis(50)).await;
-                ctx.reply(format!("{}, by {}", ctx.text(), std::process::id()))
-                    .await?;
-                note(&folder, "ends", &ctx)
-            }
-        })
+    let builder = match env::var("STORE_URL") {
+        Ok(url) => {
+            let config = url.parse().expect("an address");
+            let store = PostgresStore::new(config, NoTls, "replies");
+            builder.shared_store(store.expect("a thread"))
+        }
+        Err(_) => builder.shared_store(SharedFolder::new(folder.join("state"))),
+    };
+    builder.shared().on_message(move |ctx: Context| {
+        let folder = folder.clone();
+        async move {
+            note(&folder, "begins", &ctx)?;
+            // A handler that waits for something else, so that a kill meets it at work.
+            sleep(Duration::from_millis(50)).await;
+            ctx.reply(format!("{}, by {}", ctx.text(), std::process::id()))
+                .await?;
+            note(&folder, "ends", &ctx)
+        }
+    })
 }
 
 #[tokio::test]
@@ -88,6 +96,8 @@ struct Scene {
     folder: PathBuf,
     children: Vec<Child>,
     sent: usize,
+    /// The database of its store; none for a folder.
+    store_url: Option<String>,
 }
 
 enum Others {
@@ -123,6 +133,7 @@ async fn scene_in(cluster: &'static DevCluster, others: Others, name: &str) -> R
         folder,
         children: Vec::new(),
         sent: 0,
+        store_url: None,
     })
 }
 
@@ -145,6 +156,7 @@ impl Scene {
         let mut command = Command::new(program);
         command.args(["shared::sharer", "--exact", "--ignored", "--nocapture"]);
         command.envs(self.environment(node)?);
+        command.envs(self.store_url.iter().map(|url| ("STORE_URL", url)));
         self.children.push(command.spawn().map_err(Error::other)?);
         Ok(())
     }
@@ -315,6 +327,27 @@ async fn processes_that_die_join_and_leave_answer_each_message_once_and_in_order
     scene.until_answered(PATIENCE).await;
     scene.stop_all();
     scene.check().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn processes_with_a_store_in_postgres_answer_each_message_once_and_in_order() -> Result<()> {
+    let mut scene = scene("tables").await?;
+    let database = Database::new(&scene.cluster.postgres_url()?, "agents").await;
+    scene.store_url = Some(database.url.clone());
+    scene.start(0)?;
+    scene.start(1)?;
+    scene.say(3).await?;
+    scene.until_answered(PATIENCE).await;
+    let owner = scene.owner().await;
+    scene.kill(owner);
+    scene.say(2).await?;
+    scene.start(0)?;
+    scene.say(1).await?;
+    scene.until_answered(PATIENCE).await;
+    scene.stop_all();
+    scene.check().await;
+    assert!(!scene.folder.join("state").exists(), "a folder was used");
     Ok(())
 }
 
