@@ -326,3 +326,26 @@ def test_what_is_remembered_ends_by_time_and_by_a_withdrawal() -> None:
     assert (decided("ping", 0), decided("list", 0)) == ("ask", "execute")
     assert consents.withdraw(agent) and not consents.withdraw(agent)
     assert decided("list", 0) == "ask"
+
+
+def test_a_request_that_began_is_kept_for_31_days() -> None:
+    agent = ids.principal("agent", ids.new_ulid())
+    # An earlier version kept no times: the first request of this version dates its names.
+    old = f"{agent.to_bytes().hex()}:old"
+    consents = Consents.stored({}, {"begun": [old], "remembered": {}})
+
+    def began(request_id: str, now: int) -> bool:
+        nonlocal consents
+        is_new = consents.begin(agent, request_id, now)
+        consents = Consents.stored({}, consents.store())
+        return is_new
+
+    assert (began("old", 0), began("first", DAY_MS)) == (False, True)
+    assert (began("old", 32 * DAY_MS), began("first", 32 * DAY_MS)) == (False, False)
+    assert began("second", 32 * DAY_MS), "31 days are kept"
+    assert len(consents.store()["begun"]) == 3
+    assert began("third", 32 * DAY_MS + 1)
+    names = [name.split(":")[1] for name in consents.store()["begun"]]
+    assert names == ["second", "third"], "31 days and a millisecond are not"
+    assert began("fourth", 0), "a clock that was set back forgets nothing"
+    assert not began("second", 0)

@@ -198,7 +198,7 @@ class Machine:
         return {"done": self.consents.withdraw(agent, event["scope"], self.room.conversation)}
 
     def do_begin(self, event: Json) -> Json:
-        return {"done": self.consents.begin(principal(event, "agent"), event["request_id"])}
+        return {"done": self.consents.begin(principal(event, "agent"), event["request_id"], 0)}
 
     def do_ask(self, event: Json) -> Json:
         request = place(event["place"])

@@ -81,3 +81,24 @@ test("what was remembered is withdrawn by scope, by conversation or as a whole",
     assert.deepEqual(names, left);
   }
 });
+
+test("a request that began is kept for 31 days", () => {
+  // An earlier version kept no times: the first request of this version dates its names.
+  const first = new Consents(tools);
+  first.begin(agent, "old", 0);
+  let consents = new Consents(tools, { begun: first.store().begun });
+  const began = (requestId: string, now: number): boolean => {
+    const isNew = consents.begin(agent, requestId, now);
+    consents = new Consents(tools, JSON.parse(JSON.stringify(consents.store())));
+    return isNew;
+  };
+  assert.deepEqual([began("old", 0), began("first", DAY_MS)], [false, true]);
+  assert.deepEqual([began("old", 32 * DAY_MS), began("first", 32 * DAY_MS)], [false, false]);
+  assert.ok(began("second", 32 * DAY_MS), "31 days are kept");
+  assert.equal(consents.store().begun.length, 3);
+  assert.ok(began("third", 32 * DAY_MS + 1));
+  const names = consents.store().begun.map((name) => name.split(":").at(-1));
+  assert.deepEqual(names, ["second", "third"], "31 days and a millisecond are not");
+  assert.ok(began("fourth", 0), "a clock that was set back forgets nothing");
+  assert.equal(began("second", 0), false);
+});

@@ -184,7 +184,7 @@ class Machine {
       case "withdraw":
         return { done: consents.withdraw(conversation, principal(event.agent), event.scope) };
       case "begin":
-        return { done: consents.begin(principal(event.agent), event.request_id) };
+        return { done: consents.begin(principal(event.agent), event.request_id, 0) };
       case "ask": {
         const place = placeOf(event.place) as e2ee.RequestPlace;
         const content = new TextEncoder().encode(event.content);

@@ -184,7 +184,7 @@ export class ToolRequest {
 
   /** Noted durably before anything runs. False if it began before. */
   async #begin(): Promise<boolean> {
-    const isNew = this.consents.begin(this.#agent, this.call.request_id);
+    const isNew = this.consents.begin(this.#agent, this.call.request_id, Date.now());
     if (isNew) await this.parts.keeper.save();
     return isNew;
   }

@@ -1,7 +1,7 @@
 /** Consent: what a device may execute, by its own records. */
 import { Kind, type RequestPlace } from "./context.js";
 import { DecryptError, UsageError } from "./errors.js";
-import type { Incoming, Room, Shown } from "./room.js";
+import { type Incoming, MAX_MESSAGE_AGE_MS, type Room, type Shown } from "./room.js";
 import type { Trust } from "./trust.js";
 import { type Principal, principalName } from "./keys.js";
 import { type Bytes, equal, hex, idBytes } from "./bytes.js";
@@ -39,17 +39,20 @@ export interface StoredRemembered {
 }
 
 /**
- * The records of a device, kept for ever. Earlier versions kept `approved`, which silenced all tools of a
- * scope; nothing reads it.
+ * The records of a device. A request that began is kept for 31 days. Earlier versions kept `approved`,
+ * which silenced all tools of a scope; nothing reads it.
  */
 export interface StoredConsents {
   readonly begun: readonly string[];
+  /** Unix milliseconds, in the order of `begun`. Earlier versions kept none. */
+  readonly begunAt?: readonly number[];
   /** Absent in what earlier versions have stored. */
   readonly remembered?: readonly StoredRemembered[];
 }
 
 export class Consents {
-  readonly #begun: Set<string>;
+  /** Unix milliseconds; null until the next `begin` where an earlier version kept no time. */
+  readonly #begun: Map<string, number | null>;
   /** By conversation, agent and tool. */
   readonly #remembered: Map<string, StoredRemembered>;
 
@@ -57,14 +60,19 @@ export class Consents {
     private readonly tools: Readonly<Record<string, Tool>>,
     stored: StoredConsents = { begun: [] },
   ) {
-    this.#begun = new Set(stored.begun);
+    const { begun, begunAt = [] } = stored;
+    // An earlier version adds names without times, so the times fit no longer.
+    const isTimed = begun.length === begunAt.length;
+    this.#begun = new Map(begun.map((name, i) => [name, isTimed ? begunAt[i]! : null]));
     const remembered = stored.remembered ?? [];
     this.#remembered = new Map(remembered.map((each) => [rememberedName(each), each]));
   }
 
   store(): StoredConsents {
+    const times = [...this.#begun.values()].filter((at) => at !== null);
     return {
-      begun: [...this.#begun],
+      begun: [...this.#begun.keys()],
+      ...(times.length === this.#begun.size ? { begunAt: times } : {}),
       remembered: [...this.#remembered.values()],
     };
   }
@@ -156,11 +164,19 @@ export class Consents {
     return isChanged;
   }
 
-  /** To be stored durably *before* the device executes. False if it began before. */
-  begin(agent: Principal, requestId: string): boolean {
+  /**
+   * To be stored durably *before* the device executes. False if it began before. `now` is Unix
+   * milliseconds. Forgets what began more than 31 days before.
+   */
+  begin(agent: Principal, requestId: string, now: number): boolean {
     const name = begunName(agent, requestId);
     if (this.#begun.has(name)) return false;
-    this.#begun.add(name);
+    // The agent chooses the id, so the time in it says nothing about when the request began.
+    for (const [of, at] of this.#begun) {
+      if (at === null) this.#begun.set(of, now);
+      else if (at < now - MAX_MESSAGE_AGE_MS) this.#begun.delete(of);
+    }
+    this.#begun.set(name, now);
     return true;
   }
 }

@@ -190,7 +190,7 @@ class ToolRequest:
         # Nothing runs whose answer could not be sealed.
         await self._prepare()
         consents = await self._keeper.load()
-        is_new = consents.begin(self._asked.agent, self._asked.request.request_id)
+        is_new = consents.begin(self._asked.agent, self._asked.request.request_id, now_ms())
         if is_new:
             await self._keeper.save()
         return is_new

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 from .envelope import Request, Response
 from .keys import Principal
-from .room import Incoming, Refused, Room, Shown
+from .room import MAX_MESSAGE_AGE_MS, Incoming, Refused, Room, Shown
 from .trust import Trust
 
 _DAY_MS = 24 * 60 * 60_000
@@ -56,6 +56,8 @@ class StoredConsents(TypedDict):
     """
 
     begun: list[str]
+    begun_at: NotRequired[list[int]]
+    """Unix milliseconds, in the order of `begun`. Earlier versions kept none."""
     remembered: dict[str, StoredApproval]
 
 
@@ -80,10 +82,11 @@ class _Approval:
 
 @dataclass(slots=True)
 class Consents:
-    """The records of one device, kept for ever."""
+    """The records of one device. A request that began is kept for 31 days."""
 
     tools: Mapping[str, Tool]
-    _begun: dict[str, None] = field(default_factory=dict)
+    _begun: dict[str, int | None] = field(default_factory=dict)
+    """Unix milliseconds; None until the next `begin` where an earlier version kept no time."""
     _remembered: dict[str, _Approval] = field(default_factory=dict)
 
     @classmethod
@@ -95,7 +98,12 @@ class Consents:
             name: _Approval(kept["scope"], kept["until"])
             for name, kept in stored.get("remembered", {}).items()
         }
-        return cls(tools, dict.fromkeys(stored["begun"]), remembered)
+        names, times = stored["begun"], stored.get("begun_at", [])
+        # An earlier version adds names without times, so the times fit no longer.
+        begun: dict[str, int | None] = dict.fromkeys(names)
+        if len(names) == len(times):
+            begun.update(zip(names, times, strict=True))
+        return cls(tools, begun, remembered)
 
     def store(self) -> StoredConsents:
         """All that is to be kept."""
@@ -103,7 +111,11 @@ class Consents:
             name: {"scope": kept.scope, "until": kept.until}
             for name, kept in self._remembered.items()
         }
-        return {"begun": list(self._begun), "remembered": remembered}
+        stored: StoredConsents = {"begun": list(self._begun), "remembered": remembered}
+        times = [at for at in self._begun.values() if at is not None]
+        if len(times) == len(self._begun):
+            stored["begun_at"] = times
+        return stored
 
     def decide(
         self,
@@ -162,12 +174,19 @@ class Consents:
             del self._remembered[name]
         return bool(gone)
 
-    def begin(self, agent: Principal, request_id: str) -> bool:
-        """To be stored durably *before* the device executes. False if it began before."""
+    def begin(self, agent: Principal, request_id: str, now: int) -> bool:
+        """To be stored durably *before* the device executes. False if it began before.
+
+        `now` is Unix milliseconds. Forgets what began more than 31 days before.
+        """
         name = _begun_name(agent, request_id)
         if name in self._begun:
             return False
-        self._begun[name] = None
+        # The agent chooses the id, so the time in it says nothing about when the request began.
+        oldest = now - MAX_MESSAGE_AGE_MS
+        times = {of: now if at is None else at for of, at in self._begun.items()}
+        self._begun = {of: at for of, at in times.items() if at >= oldest}
+        self._begun[name] = now
         return True
 
 
