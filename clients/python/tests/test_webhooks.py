@@ -20,8 +20,8 @@ from live import texts, until
 SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 
-async def _message_event(options: AgentOptions) -> dict[str, Any]:
-    """The first message in the agent's inbox, as the service delivers it."""
+async def _event(options: AgentOptions, name: str) -> dict[str, Any]:
+    """The first event of a name in the agent's inbox, as the service delivers it."""
 
     async def token() -> str:
         return options.token
@@ -31,7 +31,7 @@ async def _message_event(options: AgentOptions) -> dict[str, Any]:
     path = f"/agents/{options.agent_id}/messages/poll"
     events = await http.data(Call("GET", path, {"wait": 0}))
     await http.close()
-    found: dict[str, Any] = next(e for e in events if e["event"] == "message.created")
+    found: dict[str, Any] = next(e for e in events if e["event"] == name)
     return found
 
 
@@ -62,7 +62,7 @@ async def test_a_message_that_is_delivered_twice_at_once_has_one_handler(
     await agent.check()
     conversation = await ada.client.open_agent(options.agent_id)
     await conversation.send("hello")
-    event = await _message_event(options)
+    event = await _event(options, "message.created")
     # A message may come by another event as well.
     repeated = {**event, "event_id": new_ulid()}
     first = asyncio.create_task(_deliver(agent, event))
@@ -75,3 +75,41 @@ async def test_a_message_that_is_delivered_twice_at_once_has_one_handler(
     assert begun == ["hello"]
     await agent.close()
     assert await texts(conversation) == ["hello", "You said: hello"]
+
+
+async def test_a_stop_by_webhook_ends_the_handler_of_the_delivery_under_way(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    options = await cluster.agent("stopped", ada.client)
+    agent, seen = Agent(options), list[str]()
+
+    @agent.on("message")
+    async def work(ctx: Context) -> None:
+        seen.append("begun")
+        try:
+            await asyncio.sleep(8)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    @agent.on_stop
+    async def stopped(ctx: Context) -> None:
+        seen.append("stop")
+
+    await agent.check()
+    conversation = await ada.client.open_agent(options.agent_id)
+    await conversation.send("slow")
+    event = await _event(options, "message.created")
+    first = asyncio.create_task(_deliver(agent, event))
+    await until(lambda: seen)
+    assert await conversation.stop() == 1
+    stop = await _event(options, "turn.stop")
+    async with asyncio.timeout(4):
+        assert (await _deliver(agent, stop)).status == 200
+        assert (await first).status == 200
+    # Deliveries run at once, so the two have no order.
+    assert sorted(seen) == ["begun", "cancelled", "stop"]
+    # What was stopped is handled.
+    assert (await _deliver(agent, event)).status == 200
+    assert seen.count("begun") == 1
+    await agent.close()
