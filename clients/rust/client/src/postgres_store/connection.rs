@@ -2,7 +2,7 @@
 
 use std::{error::Error, io, sync::mpsc as blocking, thread, time::Duration};
 
-use tokio::{runtime, sync::mpsc, time::timeout};
+use tokio::{runtime, sync::mpsc, task::JoinSet, time::timeout};
 use tokio_postgres::{
     Client, Config, Row, Socket,
     error::SqlState,
@@ -115,54 +115,61 @@ where
     T: MakeTlsConnect<Socket> + Clone + Send + 'static,
     T::Stream: Send + 'static,
 {
-    let mut client = None;
+    let mut link = Link {
+        config,
+        tls,
+        client: None,
+        connections: JoinSet::new(),
+    };
     while let Some(step) = steps.recv().await {
-        let made = timeout(STEP_TIMEOUT, take(config, tls, &mut client, &step)).await;
+        let made = timeout(STEP_TIMEOUT, link.take(&step)).await;
         let made = made.unwrap_or(Err(Failure::NoAnswer));
         // Refusals of Postgres leave the connection as it was.
         if made.as_ref().is_err_and(|failure| failure.code().is_none()) {
-            client = None;
+            link.client = None;
         }
         step.answer.send(made).ok();
     }
 }
 
-/// Takes a step, over a new connection if there is none.
-async fn take<T>(
-    config: &Config,
-    tls: &T,
-    client: &mut Option<Client>,
-    step: &Step,
-) -> Result<Vec<Row>, Failure>
-where
-    T: MakeTlsConnect<Socket> + Clone + Send + 'static,
-    T::Stream: Send + 'static,
-{
-    let live = client.take().filter(|client| !client.is_closed());
-    let live = match live {
-        Some(live) => live,
-        None => connect(config, tls).await?,
-    };
-    let live = client.insert(live);
-    let parameters: Vec<_> = step.parameters.iter().map(Parameter::typed).collect();
-    let rows = live.query_typed(step.statement, &parameters).await;
-    rows.map_err(Failure::Postgres)
+/// The present connection, and the tasks that drive it and those before.
+struct Link<'a, T> {
+    config: &'a Config,
+    tls: &'a T,
+    client: Option<Client>,
+    connections: JoinSet<()>,
 }
 
-async fn connect<T>(config: &Config, tls: &T) -> Result<Client, Failure>
+impl<T> Link<'_, T>
 where
     T: MakeTlsConnect<Socket> + Clone + Send + 'static,
     T::Stream: Send + 'static,
 {
-    let connected = config.connect(tls.clone()).await;
-    let (client, connection) = connected.map_err(Failure::Postgres)?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::warn!(
-                error = &error as &dyn Error,
-                "the store's connection has ended"
-            );
-        }
-    });
-    Ok(client)
+    /// Takes a step, over a new connection if there is none.
+    async fn take(&mut self, step: &Step) -> Result<Vec<Row>, Failure> {
+        let live = self.client.take().filter(|client| !client.is_closed());
+        let live = match live {
+            Some(live) => live,
+            None => self.connect().await?,
+        };
+        let live = self.client.insert(live);
+        let parameters: Vec<_> = step.parameters.iter().map(Parameter::typed).collect();
+        let rows = live.query_typed(step.statement, &parameters).await;
+        rows.map_err(Failure::Postgres)
+    }
+
+    async fn connect(&mut self) -> Result<Client, Failure> {
+        let connected = self.config.connect(self.tls.clone()).await;
+        let (client, connection) = connected.map_err(Failure::Postgres)?;
+        while self.connections.try_join_next().is_some() {}
+        self.connections.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::warn!(
+                    error = &error as &dyn Error,
+                    "the store's connection has ended"
+                );
+            }
+        });
+        Ok(client)
+    }
 }

@@ -22,7 +22,6 @@ use tokio_postgres::{
     error::SqlState,
     tls::{MakeTlsConnect, TlsConnect},
 };
-use uuid::Uuid;
 
 pub use self::statements::POSTGRES_TABLES;
 use self::{
@@ -31,6 +30,7 @@ use self::{
 };
 use crate::{
     session::{hex, unhex},
+    shared_folder::new_name,
     shared_store::{News, Saved, SharedStore},
     store::{Entries, Handled},
 };
@@ -86,7 +86,7 @@ impl PostgresStore {
         Ok(Self {
             connection: Connection::new(config, tls)?,
             name: name.into(),
-            process: Uuid::new_v4().simple().to_string(),
+            process: new_name(),
             state: Mutex::default(),
         })
     }

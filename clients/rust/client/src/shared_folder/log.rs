@@ -219,7 +219,7 @@ fn header(file: &mut File) -> io::Result<(String, u64)> {
 }
 
 /// Another one for each process and for each log.
-pub(super) fn new_name() -> String {
+pub(crate) fn new_name() -> String {
     let name: [u8; 16] = rng().random();
     hex(&name)
 }

@@ -16,7 +16,8 @@ use blindpipe_protocol::ids::ConversationId;
 use parking_lot::Mutex;
 use serde_json::Map;
 
-use self::log::{Line, Log, Place, new_name};
+pub(crate) use self::log::new_name;
+use self::log::{Line, Log, Place};
 use crate::{
     session::{hex, unhex},
     shared_store::{News, Saved, SharedStore},

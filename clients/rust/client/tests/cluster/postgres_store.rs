@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    task::JoinSet,
 };
 use tokio_postgres::{Client, Config, NoTls};
 use uuid::Uuid;
@@ -27,19 +28,22 @@ use crate::support::{cluster, root};
 pub struct Database {
     pub url: String,
     client: Client,
+    /// It drives the connection.
+    _connection: JoinSet<()>,
 }
 
-async fn connect(url: &str) -> Client {
+async fn connect(url: &str) -> (Client, JoinSet<()>) {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("a connection");
-    tokio::spawn(connection);
-    client
+    let mut driver = JoinSet::new();
+    driver.spawn(async { connection.await.expect("its end") });
+    (client, driver)
 }
 
 impl Database {
     pub async fn new(postgres_url: &str, name: &str) -> Self {
-        let admin = connect(postgres_url).await;
+        let (admin, _connection) = connect(postgres_url).await;
         for statement in [
             format!("drop database if exists {name} with (force)"),
             format!("create database {name}"),
@@ -48,11 +52,15 @@ impl Database {
         }
         let (server, _) = postgres_url.rsplit_once('/').expect("an address");
         let url = format!("{server}/{name}");
-        let client = connect(&url).await;
+        let (client, connection) = connect(&url).await;
         for statement in POSTGRES_TABLES {
             client.batch_execute(statement).await.expect("a table");
         }
-        Self { url, client }
+        Self {
+            url,
+            client,
+            _connection: connection,
+        }
     }
 
     /// The store as another process has it.
@@ -173,7 +181,8 @@ async fn a_save_whose_answer_is_lost_holds_nothing_up() -> Result<()> {
     );
     assert_eq!(there, format!("127.0.0.1:{}", config.get_ports()[0]));
     let deaf = Arc::new(AtomicBool::new(false));
-    tokio::spawn(forward(listener, there, deaf.clone()));
+    let mut proxy = JoinSet::new();
+    proxy.spawn(forward(listener, there, deaf.clone()));
 
     let one = store(&[through.0, through.1, through.2].concat());
     one.load(0).expect("rows");
@@ -198,11 +207,12 @@ fn url_parts(url: &str) -> (String, String, String) {
 
 /// Forwards connections. While it is deaf, an answer ends its connection.
 async fn forward(listener: TcpListener, to: String, deaf: Arc<AtomicBool>) {
+    let mut connections = JoinSet::new();
     loop {
         let (client, _) = listener.accept().await.expect("a client");
         let server = TcpStream::connect(&to).await.expect("a server");
         let deaf = deaf.clone();
-        tokio::spawn(async move {
+        connections.spawn(async move {
             let (mut from_client, mut to_client) = client.into_split();
             let (mut from_server, mut to_server) = server.into_split();
             let asks = tokio::io::copy(&mut from_client, &mut to_server);
