@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg  # type: ignore[import-untyped]
@@ -214,6 +215,30 @@ async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster)
     assert set(loaded["pins"]["principals"]) == {"ada", "bob", "eve"}
     assert await third.load_handled() == [message]
     assert await PostgresStore(db, "audit").load() is None
+
+    # Postgres has kept what a process saved, and the answer was lost.
+    class Deaf:
+        is_deaf = True
+
+        async def fetch(self, query: str, /, *args: Any) -> Any:
+            rows = await db.fetch(query, *args)
+            if self.is_deaf and query.startswith("with given"):
+                raise ConnectionError
+            return rows
+
+    deaf = Deaf()
+    doubting = PostgresStore(deaf, "replies")
+    await doubting.load()
+    with pytest.raises(ConnectionError):
+        await doubting.save(_trust("ann") | {"marks": {"d": marks["c"]}})
+    deaf.is_deaf = False
+    with pytest.raises(StoreChanged):
+        await doubting.save(_trust("ann"))
+    news = await doubting.news(None)
+    assert (set(news.pins), dict(news.marks)) == ({"ann"}, {"d": marks["c"]})
+    await doubting.save(_trust("ann") | {"marks": {"d": marks["c"]}})
+    assert not (await doubting.news(None)).pins
+    assert set((await one.news(None)).pins) == {"ann"}
 
     # What commits late is news.
     late = await asyncpg.connect(stores)

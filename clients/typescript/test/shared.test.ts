@@ -210,6 +210,31 @@ test("a store in Postgres tells each process what others have saved", async () =
   await db.end();
 });
 
+test("a save whose answer is lost holds nothing up", async () => {
+  const db = new pg.Pool({ connectionString: await database("lost"), max: 2 });
+  let isDeaf = false;
+  const deaf = {
+    query: async (statement: string, parameters: unknown[]) => {
+      const answer = await db.query(statement, parameters);
+      if (isDeaf) throw new Error("the connection is lost");
+      return answer;
+    },
+  };
+  const store = postgresStore(deaf, "replies");
+  await store.load();
+  const trust = { pins: pinned("ada"), marks: { [talk]: { epoch: 1, time: 7 } } };
+  isDeaf = true;
+  await assert.rejects(store.save(trust), /lost/);
+  isDeaf = false;
+  // The process cannot know that it was its own change.
+  await assert.rejects(store.save(trust), StoreChanged);
+  const { pins, marks } = await store.news(null);
+  assert.deepEqual([Object.keys(pins), marks], [["ada"], trust.marks]);
+  await store.save(trust);
+  assert.deepEqual((await store.news(talk)).pins, {});
+  await db.end();
+});
+
 test("what commits late is news, and news that could not be read come again", async () => {
   const url = await database("late");
   const slow = new pg.Client({ connectionString: url });

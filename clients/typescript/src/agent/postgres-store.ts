@@ -131,6 +131,8 @@ class PostgresStore implements SharedStore {
   readonly #unread = new Set<string>();
   /** Conversations that came from another process, which `news` has not told yet. */
   readonly #entered = new Set<string>();
+  /** A save failed, and perhaps Postgres has kept it. Own rows are read like those of others. */
+  #inDoubt = false;
 
   constructor(db: Queryable, name: string) {
     this.#db = db;
@@ -185,8 +187,11 @@ class PostgresStore implements SharedStore {
     try {
       await this.#ask(SAVE, this.#process, ...columns);
     } catch (error) {
-      if ((error as { code?: string }).code !== DIVISION_BY_ZERO) throw error;
       for (const { section, name } of all) if (section === "marks") this.#unread.add(name);
+      if ((error as { code?: string }).code !== DIVISION_BY_ZERO) {
+        this.#inDoubt = true;
+        throw error;
+      }
       throw new StoreChanged();
     }
     for (const { section, name, changes } of all) {
@@ -214,9 +219,11 @@ class PostgresStore implements SharedStore {
     const read: [string | null, NewsRow[]][] = [];
     for (const id of conversations) {
       const from = this.#conversationsTo.get(id ?? "") ?? this.#loadedTo;
-      read.push([id, await this.#ask<NewsRow>(NEWS, this.#process, id, this.#keysTo, from)]);
+      const by = this.#inDoubt ? "" : this.#process;
+      read.push([id, await this.#ask<NewsRow>(NEWS, by, id, this.#keysTo, from)]);
     }
     // Nothing can fail from here on, so no news is taken and not told.
+    this.#inDoubt = false;
     const texts = { pins: new Map<string, string>(), marks: new Map<string, string>() };
     const handled = read.flatMap(([id, rows]) => this.#takeAll(id, rows, texts));
     return {

@@ -113,6 +113,8 @@ class PostgresStore:
         self._unread: set[str] = set()
         # Conversations that came from another process, which `news` has not told yet.
         self._entered: set[str] = set()
+        # A save failed, and perhaps Postgres has kept it. Own rows are read like those of others.
+        self._in_doubt = False
 
     async def _ask(self, statement: str, *parameters: Any) -> Sequence[_Row]:
         return await self._db.fetch(statement, self._name, *parameters)
@@ -160,9 +162,10 @@ class PostgresStore:
                 _SAVE, self._process, list(sections), list(names), texts, list(known.values())
             )
         except Exception as error:
-            if getattr(error, "sqlstate", None) != _DIVISION_BY_ZERO:
-                raise
             self._unread |= {name for section, name in known if section == "marks"}
+            if getattr(error, "sqlstate", None) != _DIVISION_BY_ZERO:
+                self._in_doubt = True
+                raise
             raise StoreChanged from error
         self._changes |= {key: changes + 1 for key, changes in known.items()}
 
@@ -185,10 +188,12 @@ class PostgresStore:
         read: list[tuple[str | None, Iterable[_Row]]] = []
         for id in {*self._unread, conversation_id}:
             since = self._conversations_to.get(id or "", self._loaded_to)
-            read.append((id, await self._ask(_NEWS, self._process, id, self._keys_to, since)))
+            by = "" if self._in_doubt else self._process
+            read.append((id, await self._ask(_NEWS, by, id, self._keys_to, since)))
         # Nothing can fail from here on, so no news is taken and not told.
         texts: _Texts = {"pins": {}, "marks": {}}
         handled = [each for id, rows in read for each in self._take_all(id, rows, texts)]
+        self._in_doubt = False
         came_back = conversation_id in self._entered
         self._entered.discard(conversation_id or "")
         return News(Texts(texts["pins"]), Texts(texts["marks"]), handled, came_back)
