@@ -1,8 +1,11 @@
 //! A person's events, over a socket that reconnects.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use blindpipe_e2ee::Error::Malformed;
@@ -19,7 +22,7 @@ use blindpipe_protocol::{
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Conversation, Received, ToolRequest, streams::StreamReader};
@@ -27,6 +30,9 @@ use crate::{
     Error, Hook, InboxEvent, Result,
     transport::{Frame, Load, Socket, SocketOwner},
 };
+
+/// Before a store that failed is asked again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
 
 /// Something that a person sees happen.
 #[non_exhaustive]
@@ -170,7 +176,8 @@ impl SocketOwner for Owner {
     }
 }
 
-/// The events of a person, in order. An event is acknowledged when the next one is asked for.
+/// The events of a person, in order. An event is acknowledged when the next one is asked for. While the
+/// store fails, [`Hook::StoreFailed`] is told, events are shown, and none is acknowledged.
 pub struct Events {
     client: Client,
     socket: Arc<Socket>,
@@ -225,7 +232,8 @@ impl Events {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the service ended the connection for good; a read that failed.
+    /// [`Error::Closed`] once the service ended the connection for good; a read that failed;
+    /// [`Error::Store`] if a choice of this person, which the event ends, could not be stored.
     pub async fn next(&mut self) -> Result<ClientEvent> {
         self.check_own_list().await;
         loop {
@@ -235,9 +243,11 @@ impl Events {
             };
             let Unread { frame, cursor } = self.unread.insert(unread).clone();
             let read = Box::pin(self.read(frame)).await;
-            if !read.as_ref().is_err_and(Error::is_retryable) {
+            let is_to_be_repeated =
+                |error: &Error| error.is_retryable() || matches!(error, Error::Store(_));
+            if !read.as_ref().is_err_and(is_to_be_repeated) {
                 self.unread = None;
-                self.unacknowledged = cursor;
+                self.unacknowledged = cursor.or(self.unacknowledged);
             }
             if let Some(event) = read? {
                 return Ok(event);
@@ -246,10 +256,15 @@ impl Events {
     }
 
     async fn next_frame(&mut self) -> Result<Unread> {
-        if let Some(cursor) = self.unacknowledged.take() {
-            self.acknowledge(cursor);
-        }
-        if let Some(unread) = self.frames.recv().await {
+        let unread = loop {
+            if self.acknowledge() {
+                break self.frames.recv().await;
+            }
+            if let Ok(unread) = timeout(STORE_RETRY, self.frames.recv()).await {
+                break unread;
+            }
+        };
+        if let Some(unread) = unread {
             self.load.remove(unread.frame.bytes());
             return Ok(unread);
         }
@@ -270,15 +285,22 @@ impl Events {
         self.is_checked = true;
     }
 
-    fn acknowledge(&self, cursor: Cursor) {
+    /// Acknowledges the last event once its lessons are stored; false if they are not.
+    fn acknowledge(&mut self) -> bool {
+        let Some(cursor) = self.unacknowledged else {
+            return true;
+        };
+        if !self.client.save_if_dirty() {
+            return false;
+        }
+        self.unacknowledged = None;
         self.socket.send(&ClientFrame::Ack(AckFrame { cursor }));
+        true
     }
 
-    /// Acknowledges the last event, and closes.
+    /// Acknowledges the last event, unless the store fails, and closes.
     pub async fn close(mut self) {
-        if let Some(cursor) = self.unacknowledged.take() {
-            self.acknowledge(cursor);
-        }
+        self.acknowledge();
         self.closing.cancel();
         while self.running.join_next().await.is_some() {}
     }

@@ -246,23 +246,37 @@ impl Client {
         let (Some(kept), Some(session)) = (&self.0.kept, session) else {
             return Ok(());
         };
-        session.take_dirty();
         let saved = kept.lock().and_then(|_lock| {
-            self.learn(kept)?;
-            let keep = |entries: &Entries| kept.learned.save_entries(entries).map(|()| Saved::Kept);
-            session.keep_changed(keep).map_err(Error::Store)
+            // Within the lock, so that a clean session has no save under way.
+            session.take_dirty();
+            let saved = self.learn(kept).and_then(|()| {
+                let keep =
+                    |entries: &Entries| kept.learned.save_entries(entries).map(|()| Saved::Kept);
+                session.keep_changed(keep).map_err(Error::Store)
+            });
+            if saved.is_err() {
+                session.mark_dirty();
+            }
+            saved
         });
-        if saved.is_err() {
-            session.mark_dirty();
-        }
         saved.map(drop)
     }
 
-    pub(super) fn save_if_dirty(&self) {
+    /// Keeps what was learned, if there is something; false if the store fails. Then nothing that taught
+    /// it may be acknowledged.
+    pub(super) fn save_if_dirty(&self) -> bool {
         let session = self.0.held.lock().session.clone();
-        let is_dirty = session.is_some_and(|session| session.take_dirty());
-        if is_dirty && self.save_learned().is_err() {
+        let (Some(kept), Some(session)) = (&self.0.kept, session) else {
+            return true;
+        };
+        // The outcome of a save that is under way counts too.
+        let saving = kept.saving.lock();
+        let is_dirty = session.is_dirty();
+        drop(saving);
+        let is_saved = !is_dirty || self.save_learned().is_ok();
+        if !is_saved {
             self.tell(&Hook::StoreFailed);
         }
+        is_saved
     }
 }

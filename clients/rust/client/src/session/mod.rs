@@ -166,6 +166,10 @@ impl Session {
         self.dirty.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
     /// Whether there is something to store since the last question.
     pub(crate) fn take_dirty(&self) -> bool {
         self.dirty.swap(false, Ordering::Relaxed)

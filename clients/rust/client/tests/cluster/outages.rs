@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use blindpipe_client::{Context, Hook, MemoryStore, Store};
+use blindpipe_client::{
+    Client, Context, Hook, MemoryStore, Store,
+    client::{ClientEvent, Events},
+};
 use parking_lot::Mutex;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use tokio::{
@@ -22,7 +25,7 @@ use tokio::{
 use crate::{
     faults::Fault,
     proxy::Proxy,
-    support::{PATIENCE, echo, running, scene, texts, until, watch},
+    support::{PATIENCE, cluster, direct, echo, running, scene, texts, until, watch},
 };
 
 /// The faults after which a handler is tried again, and the events that were given up.
@@ -129,6 +132,65 @@ async fn an_event_whose_lessons_are_not_kept_is_not_acknowledged() {
     until(|| *heard.lock() == 2).await;
     second.stop().await;
     assert!(store.load().expect("a store").is_some());
+}
+
+/// The texts of the messages that come before the person has caught up, or up to `last`.
+async fn heard(events: &mut Events, last: &str) -> Vec<String> {
+    let mut texts = Vec::new();
+    loop {
+        let next = timeout(PATIENCE, events.next()).await;
+        match next.expect("an event in time").expect("an event") {
+            ClientEvent::Message { received, .. } => {
+                texts.push(received.text().to_owned());
+                if received.text() == last {
+                    return texts;
+                }
+            }
+            ClientEvent::CaughtUp if last.is_empty() => return texts,
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_acknowledges_no_event_whose_lessons_are_not_stored() {
+    let cluster = cluster().await;
+    let (store, failed) = (Arc::new(Moody::default()), Arc::<AtomicU32>::default());
+    let builder = || {
+        let (node, failed) = (cluster.node(0).expect("a node"), failed.clone());
+        let builder = Client::builder(node).store(store.clone());
+        builder.on_hook(move |hook| {
+            if matches!(hook, Hook::StoreFailed) {
+                failed.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    let restarted = async || {
+        let client = builder().resume().await.expect("a store");
+        client.expect("a session").events().expect("a socket")
+    };
+    let ada = cluster.user_with("ada", builder()).await.expect("a person");
+    let bob = cluster.user("bob").await.expect("a person");
+    let conversation = direct(&bob, &ada).await;
+    let mut events = ada.client.events().expect("a socket");
+    heard(&mut events, "").await;
+    store.fails.store(true, Ordering::Relaxed);
+    conversation.send("hello").await.expect("sent");
+    heard(&mut events, "hello").await;
+    conversation.send("more").await.expect("sent");
+    // Messages are shown, and the failure is told.
+    heard(&mut events, "more").await;
+    assert!(failed.load(Ordering::Relaxed) > 0);
+    events.close().await;
+    store.fails.store(false, Ordering::Relaxed);
+    // Both come again, because nothing of them was kept.
+    let mut events = restarted().await;
+    assert_eq!(heard(&mut events, "").await, ["hello", "more"]);
+    // The mended store has kept them.
+    events.close().await;
+    let mut events = restarted().await;
+    assert_eq!(heard(&mut events, "").await, [""; 0]);
+    events.close().await;
 }
 
 #[tokio::test]
