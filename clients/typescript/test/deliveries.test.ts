@@ -1,10 +1,21 @@
 // Deliveries of one message at once, and answers that a tool call waits for.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { Agent } from "@blindpipe/client/agent";
+import { setTimeout as pause } from "node:timers/promises";
+import { Agent, toNode } from "@blindpipe/client/agent";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Proxy } from "./proxy.js";
-import { MANIFEST, SCOPE, eventOf, grant, running, signed, until } from "./support.js";
+import {
+  MANIFEST,
+  SCOPE,
+  eventOf,
+  grant,
+  listening,
+  running,
+  setWebhook,
+  signed,
+  until,
+} from "./support.js";
 
 let cluster: DevCluster;
 let ada: TestUser;
@@ -17,6 +28,8 @@ before(async () => {
 after(() => cluster?.stop());
 
 const SECRET = "a secret of one's own making";
+/** In the form that the service takes. */
+const WHOLE_SECRET = `whsec_${Buffer.alloc(32, 9).toString("base64")}`;
 
 test("while a delivery is handled, the same message again is asked for later", async () => {
   const options = await cluster.agent("busy", ada.client);
@@ -95,3 +108,31 @@ for (const status of [403, 404]) {
     });
   });
 }
+
+test("a stop by webhook ends the handler of the delivery under way", async () => {
+  const options = await cluster.agent("stopped", ada.client);
+  const seen: string[] = [];
+  const agent = new Agent(options)
+    .on("message", async (ctx) => {
+      seen.push("begun");
+      await pause(30_000, null, { signal: ctx.stopped }).catch(() => seen.push("aborted"));
+    })
+    .onStop(() => seen.push("stop"));
+  await agent.check();
+  const { server, url } = await listening(toNode(agent.webhook(WHOLE_SECRET)));
+  try {
+    await setWebhook(options, url, WHOLE_SECRET);
+    const conversation = await ada.client.openAgent(options.agentId);
+    await conversation.send("slow");
+    await until(() => seen.includes("begun"));
+    const askedAt = Date.now();
+    assert.equal(await conversation.stop(), 1);
+    await until(() => seen.length === 3);
+    assert.ok(Date.now() - askedAt < 20_000, "before the handler would have ended");
+    // Deliveries run at once, so the two have no order.
+    assert.deepEqual(seen.toSorted(), ["aborted", "begun", "stop"]);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+});
