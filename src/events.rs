@@ -22,6 +22,9 @@ use crate::{
 /// The part of an event that all its readers share: the inside of a JSON object, without braces.
 pub type EncodedEvent = Arc<str>;
 
+/// Bytes of a message and its event around the payload, about; more only cost a larger allocation.
+const MESSAGE_FIELDS_BYTES: usize = 768;
+
 /// Encodes the shared part; `data` is JSON.
 pub fn encoded(
     id: EventId,
@@ -30,14 +33,25 @@ pub fn encoded(
     at: DateTime<Utc>,
     data: &str,
 ) -> EncodedEvent {
+    [&before_data(id, kind, conversation, at), data]
+        .concat()
+        .into()
+}
+
+/// The shared part up to the value of `data`.
+fn before_data(
+    id: EventId,
+    kind: &str,
+    conversation: Option<ConversationId>,
+    at: DateTime<Utc>,
+) -> String {
     let at = iso(at);
     match conversation {
         Some(conversation) => format!(
-            r#""event_id":"{id}","event":"{kind}","conversation_id":"{conversation}","created_at":"{at}","data":{data}"#
+            r#""event_id":"{id}","event":"{kind}","conversation_id":"{conversation}","created_at":"{at}","data":"#
         ),
-        None => format!(r#""event_id":"{id}","event":"{kind}","created_at":"{at}","data":{data}"#),
+        None => format!(r#""event_id":"{id}","event":"{kind}","created_at":"{at}","data":"#),
     }
-    .into()
 }
 
 /// The name of an encoded event.
@@ -184,6 +198,19 @@ struct MessageData<'a> {
 impl Message<'_> {
     /// The message as JSON.
     pub fn json(&self) -> String {
+        self.json_after("")
+    }
+
+    /// The `message.created` event, which carries the message's own id.
+    pub fn encoded(&self) -> EncodedEvent {
+        let (id, kind) = (EventId(self.id.0), EventKind::MessageCreated.name());
+        let before = before_data(id, kind, Some(self.conversation), self.created_at);
+        self.json_after(&before).into()
+    }
+
+    /// The message as JSON behind a text. It is written once, into a buffer of its size: a large
+    /// message would otherwise exist several times while it is encoded.
+    fn json_after(&self, before: &str) -> String {
         let data = MessageData {
             message_id: self.id,
             conversation_id: self.conversation,
@@ -201,19 +228,12 @@ impl Message<'_> {
             hop: self.hop,
             created_at: self.created_at,
         };
-        serde_json::to_string(&data).unwrap_or_default()
-    }
-
-    /// The `message.created` event, which carries the message's own id.
-    pub fn encoded(&self) -> EncodedEvent {
-        let kind = EventKind::MessageCreated.name();
-        encoded(
-            EventId(self.id.0),
-            kind,
-            Some(self.conversation),
-            self.created_at,
-            &self.json(),
-        )
+        let mut text = Vec::with_capacity(self.payload.len() + MESSAGE_FIELDS_BYTES);
+        text.extend_from_slice(before.as_bytes());
+        serde_json::to_writer(&mut text, &data)
+            .ok()
+            .and_then(|()| String::from_utf8(text).ok())
+            .unwrap_or_default()
     }
 }
 

@@ -93,7 +93,8 @@ pub async fn read(
             &[&principal, &after, &limit, &bytes],
         )
         .await?;
-    Ok(rows.iter().map(entry).collect())
+    // Each row is dropped once it is encoded.
+    Ok(rows.into_iter().map(|row| entry(&row)).collect())
 }
 
 fn entry(row: &tokio_postgres::Row) -> Entry {
