@@ -113,7 +113,11 @@ async function notify(pushed) {
     // A conversation has one notification, which stands for those before it. A question to decide stands by itself.
     tag: words?.question?.id ?? conversation_id ?? event ?? "other",
     data: { hash: place(event, conversation_id), question: words?.question },
-    actions: words?.question ? [{ action: "deny", title: deny }, { action: "approve", title: approve }] : [],
+    actions: [
+      ...(words?.question ? [{ action: "deny", title: deny }] : []),
+      // A question that is not shown whole is approved in the app.
+      ...(words?.question?.canApprove ? [{ action: "approve", title: approve }] : []),
+    ],
   });
 }
 

@@ -92,13 +92,15 @@ test("words and buttons, for a person who wants them", { skip, timeout: 120_000 
   await context.addInitScript(() => (globalThis.permission = "granted"));
   const owner = (await cluster.user("owner")).client;
   const scope = { scope: "calendar.read", description: "sees your calendar", sensitivity: "low" };
-  const options = await cluster.agent("Deployer", owner, { tools: [], permission_scopes: [scope] });
+  const harmful = { scope: "money.send", description: "sends your money", sensitivity: "high" };
+  const options = await cluster.agent("Deployer", owner, { tools: [], permission_scopes: [scope, harmful] });
   const agent = new Agent(options);
   const asked = [];
   agent.on("message", async (ctx) => {
     if (ctx.text === "ask") asked.push(await ctx.approve("deploy", { version: "1.4.2" }, { text: "Deploy 1.4.2?", key: "short" }));
     if (ctx.text === "long") asked.push(await ctx.approve("deploy", { notes: "x".repeat(300) }, { text: "Deploy?", key: "long" }));
     if (ctx.text === "low") asked.push(await ctx.requestGrant(["calendar.read"], { reason: "to find a day" }));
+    if (ctx.text === "high") asked.push(await ctx.requestGrant(["money.send"], { reason: "to pay" }));
     if (ctx.text === "hello") await ctx.reply(`**Hello** ${"and so on ".repeat(40)}`);
     if (ctx.text === "again") await ctx.reply("Short words");
   });
@@ -172,12 +174,19 @@ test("words and buttons, for a person who wants them", { skip, timeout: 120_000 
   });
 
   await tell("long", 5);
-  await t.test("a question that does not fit has no buttons", async () => {
-    const { push, shows } = await pushedTo(context, page, cluster);
-    await push({ ...approval, id: asked[1].approval_id });
-    const { body, actions } = await shows(conversation);
+  await t.test("a question that does not fit can be denied alone", async () => {
+    const { push, shows, press } = await pushedTo(context, page, cluster);
+    const id = asked[1].approval_id;
+    await push({ ...approval, id });
+    const notification = await shows(id);
+    const { body, actions } = notification;
     assert.ok(body.startsWith('Deploy?\n{"notes":"xxx') && body.length === 200, body);
-    assert.deepEqual(actions, []);
+    assert.deepEqual(actions, [{ action: "deny", title: "Deny" }]);
+    // A browser that kept an earlier button gets nowhere with it.
+    await press(notification, "approve");
+    await shows(id, ({ body }) => body === "This was not decided. Open the app.");
+    await press(notification, "deny");
+    await shows(id, ({ body }) => body === "You have denied it.");
   });
 
   await tell("low", 6);
@@ -190,6 +199,17 @@ test("words and buttons, for a person who wants them", { skip, timeout: 120_000 
     assert.equal(notification.body, "to find a day\ncalendar.read (can do little harm)");
     await press(notification, "deny");
     await shows(id, ({ body }) => body === "You have denied it.");
+  });
+
+  await tell("high", 7);
+  await t.test("a permission that can do great harm can be denied alone", async () => {
+    const { push, shows, press } = await pushedTo(context, page, cluster);
+    const id = asked[3].grant_id;
+    await push({ event: "grant.requested", event_id: "e4", conversation_id: conversation, id, count: 1 });
+    const notification = await shows(id);
+    assert.deepEqual(notification.actions, [{ action: "deny", title: "Deny" }]);
+    await press(notification, "approve");
+    await shows(id, ({ body }) => body === "This was not decided. Open the app.");
   });
 
   await t.test("a push that the reader cannot open says that something waits", async () => {

@@ -241,7 +241,7 @@ export const de: Texts = {
   push_words_note:
     "Die Worte werden in diesem Browser geöffnet. Wer den Bildschirm sieht, sieht sie, auch wenn er gesperrt ist.",
   push_buttons_note:
-    "Knöpfe gibt es, wo die Mitteilung die ganze Frage zeigt, und bei Erlaubnissen, die wenig oder etwas schaden können. Wer sie drücken kann, entscheidet in Ihrem Namen.",
+    "Ablehnen gibt es bei jeder Freigabe und Erlaubnis, die dieser Browser lesen kann. Freigeben gibt es nur, wo die Mitteilung die ganze Frage zeigt, und nie bei Erlaubnissen, die viel schaden können. Wer die Knöpfe drücken kann, entscheidet in Ihrem Namen.",
   push_asks: "{name} bittet um Ihre Zustimmung",
   push_approved: "Sie haben zugestimmt.",
   push_denied_it: "Sie haben abgelehnt.",

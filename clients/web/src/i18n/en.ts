@@ -231,7 +231,7 @@ export const en = {
   push_words_buttons: "The same, with Approve and Deny",
   push_words_note: "Words are opened in this browser. Everybody at the screen sees them, also while it is locked.",
   push_buttons_note:
-    "Buttons are there where the notification shows the whole question, and for permissions that can do little or some harm. Anybody who can press them decides in your name.",
+    "Deny is there for each approval and permission that this browser can read. Approve is there only where the notification shows the whole question, and never for a permission that can do great harm. Anybody who can press them decides in your name.",
   push_asks: "{name} asks for your approval",
   push_approved: "You have approved it.",
   push_denied_it: "You have denied it.",

@@ -11,10 +11,11 @@ interface Pushed {
   readonly id?: string;
 }
 
-/** The question that a press decides. */
-type Question =
-  | { readonly kind: "approval"; readonly id: string; readonly digest: string }
-  | { readonly kind: "grant"; readonly id: string; readonly scopes: string };
+/** The question that a press decides. What the notification does not show whole, a press can only deny. */
+type Question = { readonly id: string; readonly canApprove: boolean } & (
+  | { readonly kind: "approval"; readonly digest: string }
+  | { readonly kind: "grant"; readonly scopes: string }
+);
 
 /** What a notification shows in place of its general words. */
 interface Words {
@@ -98,11 +99,12 @@ async function ofApproval(client: Client, request: ApprovalRequest): Promise<Wor
   const hasArguments = Object.keys(request.arguments).length > 0;
   const text = visible(request.text);
   const body = hasArguments ? `${text}\n${visible(JSON.stringify(request.arguments))}` : text;
-  const isDecidable = approval.kind === "approve" && isShownWhole(body) && approval.asked.includes(client.userId);
+  const canApprove = approval.kind === "approve" && isShownWhole(body);
+  const isAsked = approval.asked.includes(client.userId);
   return {
     title: t("push_asks", { name: nameIn(members, approval.agent_id) }),
     body: cut(body),
-    question: isDecidable ? { kind: "approval", id: request.id, digest: approval.digest } : undefined,
+    question: isAsked ? { kind: "approval", id: request.id, digest: approval.digest, canApprove } : undefined,
   };
 }
 
@@ -113,10 +115,11 @@ async function ofGrant(client: Client, asked: Grant | null): Promise<Words | nul
   if (asked.reason) lines.unshift(visible(asked.reason));
   const body = lines.join("\n");
   const isHarmful = asked.requested.some(({ sensitivity }) => sensitivity === "high");
+  const canApprove = !isHarmful && isShownWhole(body);
   return {
     title: t("grant_asks", { agent: nameIn(members, asked.agent_id) }),
     body: cut(body),
-    question: isHarmful || !isShownWhole(body) ? undefined : { kind: "grant", id: asked.grant_id, scopes: scopesOf(asked) },
+    question: { kind: "grant", id: asked.grant_id, scopes: scopesOf(asked), canApprove },
   };
 }
 
@@ -130,6 +133,7 @@ export async function decide(answer: "approve" | "deny", question: Question): Pr
   const wish = await storage.readNotificationWords();
   const client = wish?.canDecide ? await resume(wish.userId) : null;
   if (!client) throw new Error("nobody decides here");
+  if (answer === "approve" && !question.canApprove) throw new Error("the question was not shown whole");
   if (question.kind === "approval") {
     const request = await client.approval(question.id);
     if (request.approval.digest !== question.digest) throw new Error("another question was shown");
