@@ -153,6 +153,9 @@ test("a person registers, chats, approves, and reads on in a second browser", { 
       const { position } = document.querySelector("progress");
       return position > 0.1 && position < 0.9;
     });
+    const said = await page.locator("label.progress").innerText();
+    assert.match(said, /^Sending large\.txt\s+[1-9]\d?\s?%$/);
+    await isAccessible(page, "a file on its way");
     await devtools.send("Network.emulateNetworkConditions", { ...slow, uploadThroughput: -1 });
     await devtools.detach();
     await page.getByRole("button", { name: "Download large.txt" }).waitFor();

@@ -10,6 +10,11 @@ const region = navigator.language;
 const shortTime = new Intl.DateTimeFormat(region, { hour: "2-digit", minute: "2-digit" });
 const longTime = new Intl.DateTimeFormat(region, { dateStyle: "medium", timeStyle: "short" });
 
+const wholePercent = new Intl.NumberFormat(region, { style: "percent", maximumFractionDigits: 0 });
+
+/** A share from 0 to 1. It says 100 % at the end alone. */
+export const percent = (share: number): string => wholePercent.format(Math.floor(share * 100) / 100);
+
 /** The time of day for today, and the date before. */
 export function time(iso: string): string {
   const moment = new Date(iso);

@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { type Conversation, contentView, type TimelineItem } from "@blindpipe/client";
 import { Fault, useAction } from "./action.js";
-import { t } from "../i18n/index.js";
+import { percent, t } from "../i18n/index.js";
 import { post } from "../model/outbox.js";
 import { upload } from "../model/uploads.js";
 
@@ -114,10 +114,13 @@ export function Composer({ conversation, draft }: ComposerProps): JSX.Element {
 /** Without a value until the first bytes are on their way: the browser encrypts before. */
 function Progress({ name }: { readonly name: string }): JSX.Element {
   const now = upload.value;
+  const share = now && now.sentBytes / now.totalBytes;
   return (
     <label class="progress">
       {t("sending_file", { name })}
-      <progress max={1} value={now ? now.sentBytes / now.totalBytes : undefined} />
+      <progress max={1} value={share ?? undefined} />
+      {/* The bar itself tells a screen reader. */}
+      {share !== null && <span aria-hidden="true">{percent(share)}</span>}
     </label>
   );
 }
