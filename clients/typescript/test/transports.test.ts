@@ -241,6 +241,26 @@ test("sends beyond the budget wait in their order", async () => {
   assert(limited.includes("user_message_send"));
 });
 
+test("fifty replies at once from one handler all arrive, each once", async () => {
+  const options = await cluster.agent("fifty", ada.client);
+  const conversation = await talk(options);
+  const texts = Array.from({ length: 50 }, (_, i) => `reply ${i}`);
+  const agent = new Agent(options).on("message", async (ctx) => {
+    await Promise.all(texts.map((text) => ctx.reply(text)));
+  });
+  const arrived: string[] = [];
+  await running(agent, async () => {
+    await conversation.send("fifty");
+    for await (const event of ada.client.events()) {
+      if (event.type !== "message" || event.conversation.id !== conversation.id) continue;
+      const text = String(event.opened?.content["text"]);
+      if (text.startsWith("reply ") && arrived.push(text) === texts.length) break;
+    }
+  });
+  // Sends that do not wait for each other reach the service in any order.
+  assert.deepEqual(arrived.toSorted(), texts.toSorted());
+});
+
 test("a pin store makes a sender known at the next start", async () => {
   const path = join(await mkdtemp(join(tmpdir(), "pins-")), "pins.json");
   const options = { ...(await cluster.agent("rememberer", ada.client)), pins: path };

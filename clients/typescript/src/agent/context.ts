@@ -190,7 +190,10 @@ export class Context {
     };
   }
 
-  /** Answers in this conversation. Run again, it sends nothing twice. */
+  /**
+   * Answers in this conversation. Run again, it sends nothing twice. Replies that do not wait for each other arrive in any
+   * order.
+   */
   reply(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
     return this.send(this.conversation, content, options);
   }
