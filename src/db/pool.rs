@@ -3,14 +3,15 @@
 use std::{
     str::FromStr,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use deadpool_postgres::{
-    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, QueueMode, RecyclingMethod,
+    Runtime,
 };
 use parking_lot::Mutex;
 use rustls_platform_verifier::ConfigVerifierExt;
@@ -198,6 +199,8 @@ impl Db {
         );
         let pool = Pool::builder(manager)
             .max_size(size)
+            // The connection of the last call has its statements planned and its pages at hand.
+            .queue_mode(QueueMode::Lifo)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(wait))
             // On a busy machine Postgres takes longer to accept a connection. Giving up would begin
@@ -368,7 +371,7 @@ async fn check_server(
         .query_one(
             "-- db.check_server
             select pg_is_in_recovery() as in_recovery, current_setting('transaction_isolation') as isolation,
-                   (select setting::int8 from pg_settings where name = 'statement_timeout') as statement_timeout,
+                   (1000 * extract(epoch from current_setting('statement_timeout')::interval))::int8 as statement_timeout,
                    current_setting('blindpipe.plans', true) as plans",
             &[],
         )
@@ -393,8 +396,13 @@ async fn check_server(
 }
 
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
-/// (`SSL_CERT_FILE`).
+/// (`SSL_CERT_FILE`), which are read once.
 fn tls() -> MakeRustlsConnect {
+    static TLS: LazyLock<MakeRustlsConnect> = LazyLock::new(read_roots);
+    TLS.clone()
+}
+
+fn read_roots() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted, but connections without TLS still work.
         tracing::warn!(

@@ -83,7 +83,7 @@ const RARE: [(&str, &[&str]); 17] = [
     ),
     // A replay writes something, so that its commit waits for the standby.
     ("pg_logical_emit_message", &["messages.priors"]),
-    ("pg_settings", &["db.check_server", "inspection.timeouts"]),
+    ("pg_settings", &["inspection.timeouts"]),
     ("pg_snapshot_xip", &["log_cursor()", "messages.locks"]),
     ("pg_snapshot_xmax", &["log_cursor()"]),
     ("pg_trigger_depth", &["access_log_is_append_only()"]),
