@@ -16,7 +16,7 @@ mod resolver;
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -350,24 +350,30 @@ impl Shared {
     }
 }
 
+/// TLS that trusts the roots of this system, which are read once.
+static PLATFORM: LazyLock<ClientConfig> = LazyLock::new(|| {
+    ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
+        // Without roots no certificate can be trusted, so every call fails with `tls`.
+        tracing::warn!(
+            operation = "egress.start",
+            cause = %error,
+            remedy = "no https address can be called",
+            "no certificate roots on this system"
+        );
+        trusting(rustls::RootCertStore::empty())
+    })
+});
+
+fn trusting(roots: rustls::RootCertStore) -> ClientConfig {
+    ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
 fn tls(roots: Option<rustls::RootCertStore>) -> ClientConfig {
-    let trusting = |roots| {
-        ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth()
-    };
     let mut config = match roots {
         Some(roots) => trusting(roots),
-        None => ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
-            // Without roots no certificate can be trusted, so every call fails with `tls`.
-            tracing::warn!(
-                operation = "egress.start",
-                cause = %error,
-                remedy = "no https address can be called",
-                "no certificate roots on this system"
-            );
-            trusting(rustls::RootCertStore::empty())
-        }),
+        None => PLATFORM.clone(),
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
