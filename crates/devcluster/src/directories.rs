@@ -14,6 +14,7 @@ use crate::{
     account::Account,
     error::{Context, DevError, Result},
     files::{make_folder, short_hash, write_error},
+    postgres::remove_from_memory,
     terminal::say,
 };
 
@@ -81,6 +82,7 @@ impl Directories {
             .map_or(root.clone(), |(parent, name)| parent.join(name));
         let shared = Some(shared_folder(&root)).filter(|folder| is_own_folder(folder));
         for folder in [shared, Some(root)].into_iter().flatten() {
+            remove_from_memory(&folder);
             match fs::remove_dir_all(&folder) {
                 Ok(()) => say(format!("removed {}", folder.display())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

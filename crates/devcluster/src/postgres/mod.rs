@@ -6,6 +6,7 @@
 //! production. Role [`ERASING_ROLE`] erases. Role `postgres` is the superuser. All have random passwords, kept beside the data.
 
 mod init;
+mod memory;
 mod standby;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use self::memory::remove_from_memory;
 use crate::{
     account::Account,
     error::{Context, DevError, Result},
@@ -142,6 +144,9 @@ impl PostgresServer {
             let _ = fs::remove_dir_all(server.data());
         }
         server.prepare()?;
+        if durability == Durability::Test {
+            server.move_to_memory()?;
+        }
         server.launch_on_free_port()?;
         Ok(server)
     }
