@@ -137,8 +137,10 @@ impl Caller {
         Caller {
             base: base.to_owned(),
             world: world.clone(),
+            // Nodes speak plain HTTP here. The file of the system's certificates takes long to read.
             http: reqwest::Client::builder()
                 .no_proxy()
+                .tls_certs_only([])
                 .redirect(reqwest::redirect::Policy::none())
                 .build()
                 .expect("a client"),
