@@ -221,10 +221,27 @@ def test_states(case: Json) -> None:
         assert machine.step(step["event"]) == step["expect"], f"step {number}: {step['event']}"
 
 
-def test_a_replay_window_forgets_the_oldest() -> None:
-    room = Room(bytes(16))
-    sender = Principal.user(bytes(16))
-    for number in range(10_001):
-        room.remember(sender, number.to_bytes(16, "big"))
-    assert not room.is_remembered(sender, bytes(16))
-    assert room.is_remembered(sender, (1).to_bytes(16, "big"))
+def test_a_message_is_remembered_for_31_days_however_many_come() -> None:
+    room, sender = Room(bytes(16)), Principal.user(bytes(16))
+    day = 24 * 60 * 60 * 1000
+    now, age = 100 * day, 31 * day
+
+    def remember(number: int, time: int, now: int) -> int | None:
+        return room.remember(sender, number.to_bytes(16, "big"), time, now)
+
+    def is_remembered(number: int) -> bool:
+        return room.is_remembered(sender, number.to_bytes(16, "big"))
+
+    assert remember(0, now - day, now) == now
+    assert remember(1, now + day, now) == now + day
+    assert remember(2, 2**64 - 1, now) == now + age
+    assert {remember(number, now, now) for number in range(3, 20_003)} == {now}
+    assert {remember(number, now, now) for number in range(20_003)} == {None}
+    again = Room(bytes(16))
+    again.remember_all(room.remembered)
+    assert again.remembered == room.remembered and len(room.remembered) == 20_003 * 41
+    remember(30_000, now + age + 1, now + age + 1)
+    assert not is_remembered(0)
+    assert is_remembered(1), "it could be handled"
+    remember(30_001, now + day + age + 1, now + day + age + 1)
+    assert not is_remembered(1) and is_remembered(2)

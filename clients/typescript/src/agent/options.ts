@@ -30,7 +30,7 @@ export interface AgentOptions {
   readonly concurrency?: number | undefined;
   /** `queue` without it. */
   readonly busyPolicy?: BusyPolicy | undefined;
-  /** The age after which a signed message is handled no more, in milliseconds. */
+  /** The age after which a signed message is handled no more, in milliseconds; at most 31 days. */
   readonly maxAge?: number | undefined;
   /** Waits before a failed handler runs again, in milliseconds. */
   readonly retryDelays?: readonly number[] | undefined;

@@ -151,7 +151,7 @@ export class Processor {
       const heard = { answer, decision };
       const given = { parts, event, answered, origin, isReplayed, signal, ...heard };
       await this.#runTurn(given, handlers);
-      if (message) parts.session.remember(message);
+      if (message) parts.session.remember(message, answered!.opened.sentAt);
       else this.#handled.set(name, true);
     } finally {
       this.#running.delete(name);
@@ -182,7 +182,7 @@ export class Processor {
     }
     this.#turns.end(turn);
     for (const { answered } of turn.taken) {
-      if (answered.opened.encrypted) session.remember(answered.message);
+      if (answered.opened.encrypted) session.remember(answered.message, answered.opened.sentAt);
     }
   }
 

@@ -158,7 +158,8 @@ export class EventReader {
       : { message, opened: null, fault: new DecryptError("malformed") };
     if (received.fault) this.#undecryptable(event, received.fault);
     if (received.opened?.isReplay) return [];
-    if (received.opened?.encrypted) this.parts.session.remember(message);
+    if (received.opened?.encrypted)
+      this.parts.session.remember(message, received.opened.sentAt);
     return [{ type: "message", event, conversation, ...received }];
   }
 

@@ -14,7 +14,7 @@ import {
   Room,
   type Shown,
   mergedMarks,
-  messageName,
+  keptMessage,
 } from "../e2ee/room.js";
 import { Texts } from "../e2ee/texts.js";
 import type { Notice, Trust } from "../e2ee/trust.js";
@@ -36,7 +36,7 @@ import type {
 
 /** A message that was handled. */
 export interface Handled {
-  /** When, in Unix milliseconds. */
+  /** When it was handled, or signed if that is later; in Unix milliseconds. */
   readonly at: number;
   readonly conversationId: string;
   readonly sender: Principal;
@@ -264,14 +264,12 @@ export class Session {
       this.#released.delete(name);
       this.#handled.set(name, entry.room.remembered);
     }
-    for (const { conversationId, sender, clientMessageId } of handled) {
+    for (const { at, conversationId, sender, clientMessageId } of handled) {
       const name = nameOf(conversationId);
       const entry = this.#inMemory(name);
-      if (entry) entry.room.remember(sender, clientMessageId);
-      else {
-        const before = this.#handled.get(name) ?? "";
-        this.#handled.set(name, before + messageName(sender, clientMessageId));
-      }
+      const kept = keptMessage(sender, clientMessageId, at);
+      if (entry) entry.room.rememberAll(kept);
+      else this.#handled.set(name, (this.#handled.get(name) ?? "") + kept);
     }
   }
 
@@ -539,23 +537,27 @@ export class Session {
     this.#note(this.#entry(conversation_id), message_id, await envelopeHash(envelopeOf(stored)));
   }
 
-  /** A message that was handled is not handled again under another event. */
-  remember(message: Message): void {
+  /** A message that was handled is not handled again under another event; `sentAt` is signed. */
+  remember(message: Message, sentAt: Date | null): void {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const { conversation_id: conversationId, client_message_id: clientMessageId } = message;
     if (!clientMessageId) return;
-    this.#entry(conversationId).room.remember(sender, clientMessageId);
-    this.options.onHandled?.({ at: Date.now(), conversationId, sender, clientMessageId });
+    const now = Date.now();
+    const { room } = this.#entry(conversationId);
+    // A time that no date holds is far in the future, so its date is none.
+    const time = sentAt?.getTime() ?? now;
+    const at = room.remember(sender, clientMessageId, isNaN(time) ? Infinity : time, now);
+    if (at !== null) this.options.onHandled?.({ at, conversationId, sender, clientMessageId });
   }
 
   /** The messages that an earlier run has handled, oldest first. */
   resumeHandled(handled: Iterable<Handled>): void {
     // Most conversations have one: a list for each would be several times as large.
     const found = new Map<string, string | string[]>();
-    for (const { conversationId, sender, clientMessageId } of handled) {
+    for (const { at, conversationId, sender, clientMessageId } of handled) {
       const name = nameOf(conversationId);
       const before = found.get(name);
-      const message = messageName(sender, clientMessageId);
+      const message = keptMessage(sender, clientMessageId, at);
       if (before === undefined) found.set(name, message);
       else if (typeof before === "string") found.set(name, [before, message]);
       else before.push(message);

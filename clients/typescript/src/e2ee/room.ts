@@ -41,9 +41,9 @@ const MAX_TIME_APART_MS = 5 * MINUTE_MS;
 const MAX_MOMENT_MS = 5 * MINUTE_MS;
 /** How old a message may be that a handler is given. */
 export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
-const MAX_REMEMBERED_MESSAGES = 10_000;
 /** 17 characters of the sender and 16 of the message. */
 const NAME_LENGTH = 33;
+const TIME_LENGTH = 6;
 
 /** The messages that a member may read. */
 export type Visibility = "all" | "addressed";
@@ -160,7 +160,8 @@ export class Room {
   #newest: Newest | null = null;
   #marks: EpochMarks;
   #server: ServerEpoch = { epoch: 0, rotationRequired: false, messages: 0 };
-  readonly #remembered = new Set<string>();
+  /** The messages that were handled, oldest first, each with the time of `remember`. */
+  readonly #remembered = new Map<string, number>();
 
   constructor(
     readonly conversation: Bytes,
@@ -390,8 +391,8 @@ export class Room {
     const shown = await this.open(pins, incoming, now);
     const { place, sender } = incoming;
     if (place.kind === Kind.message) {
-      if (this.isRemembered(sender, place.clientMessageId)) return null;
-      this.remember(sender, place.clientMessageId);
+      const time = shown.opened?.time ?? now;
+      if (this.remember(sender, place.clientMessageId, time, now) === null) return null;
     } else if (place.kind === Kind.delta && isId(place.streamId)) {
       if (this.isRemembered(sender, place.streamId)) return null;
     }
@@ -466,23 +467,37 @@ export class Room {
     return this.#remembered.has(messageName(sender, clientMessageId));
   }
 
-  remember(sender: Principal, clientMessageId: string): void {
-    this.#remembered.add(messageName(sender, clientMessageId));
-    if (this.#remembered.size > MAX_REMEMBERED_MESSAGES) {
-      this.#remembered.delete(this.#remembered.values().next().value!);
+  /**
+   * A message that was signed at `time`, and handled, is not handled again. Forgets those whose time
+   * is more than 31 days before `now`: no handler is given these. Answers the time that a store is to
+   * keep, in Unix milliseconds: `now`, or the signed one if that is later. Null if the message was
+   * here before.
+   */
+  remember(sender: Principal, clientMessageId: string, time: number, now: number): number | null {
+    const name = messageName(sender, clientMessageId);
+    if (this.#remembered.has(name)) return null;
+    const at = Math.min(Math.max(time, now), now + MAX_MESSAGE_AGE_MS);
+    this.#remembered.set(name, at);
+    for (const [oldest, its] of this.#remembered) {
+      if (its >= now - MAX_MESSAGE_AGE_MS) break;
+      this.#remembered.delete(oldest);
     }
+    return at;
   }
 
   /** The messages that were handled, oldest first, for `rememberAll`. */
   get remembered(): string {
-    return [...this.#remembered].join("");
+    return Array.from(this.#remembered, ([name, at]) => name + timeName(at)).join("");
   }
 
-  /** The messages of `remembered`: a `messageName` each. */
-  rememberAll(names: string): void {
-    const first = Math.max(0, names.length - MAX_REMEMBERED_MESSAGES * NAME_LENGTH);
-    for (let at = first; at < names.length; at += NAME_LENGTH)
-      this.#remembered.add(names.slice(at, at + NAME_LENGTH));
+  /** The messages of `remembered`: a `keptMessage` each. */
+  rememberAll(kept: string): void {
+    for (let start = 0; start < kept.length; start += NAME_LENGTH + TIME_LENGTH) {
+      const end = start + NAME_LENGTH;
+      const name = kept.slice(start, end);
+      const at = namedTime(kept.slice(end, end + TIME_LENGTH));
+      if (!this.#remembered.has(name)) this.#remembered.set(name, at);
+    }
   }
 }
 
@@ -507,15 +522,17 @@ function isSameMembers(
   return [...now].every(([name, { visibility }]) => before.get(name)?.visibility === visibility);
 }
 
-/** Handlers get no old message; nobody gets an old delta or tool request. */
+/** Handlers get no message of another time; nobody gets an old delta or tool request. */
 function isStale(me: Principal, incoming: Incoming, time: number, now: number): boolean {
   switch (incoming.place.kind) {
     case Kind.delta:
     case Kind.request:
       return Math.abs(now - time) > MAX_MOMENT_MS;
     case Kind.message: {
-      const maxAge = incoming.maxAgeMs ?? MAX_MESSAGE_AGE_MS;
-      return me.type === "agent" && incoming.isLive && now - time > maxAge;
+      const maxAge = Math.min(incoming.maxAgeMs ?? MAX_MESSAGE_AGE_MS, MAX_MESSAGE_AGE_MS);
+      // An id is forgotten in the end, so its time must have an end as well.
+      const isFarOff = now - time > maxAge || time - now > MAX_MESSAGE_AGE_MS;
+      return me.type === "agent" && incoming.isLive && isFarOff;
     }
     case Kind.response:
       return false;
@@ -540,7 +557,22 @@ function secretName(epoch: number, sid: Uint8Array): string {
   return `${epoch}:${hex(sid)}`;
 }
 
+/** A message of `Room.remembered`; `at` is the time of `Room.remember`. */
+export function keptMessage(sender: Principal, clientMessageId: string, at: number): string {
+  return messageName(sender, clientMessageId) + timeName(at);
+}
+
+/** A character per byte, the highest first. */
+function timeName(at: number): string {
+  const bytes = Array.from({ length: TIME_LENGTH }, (_, n) => Math.floor(at / 256 ** n) % 256);
+  return String.fromCharCode(...bytes.reverse());
+}
+
+function namedTime(name: string): number {
+  return [...name].reduce((time, byte) => time * 256 + byte.charCodeAt(0), 0);
+}
+
 /** A character per byte: thousands of these are remembered. */
-export function messageName(sender: Principal, clientMessageId: string): string {
+function messageName(sender: Principal, clientMessageId: string): string {
   return String.fromCharCode(...principalBytes(sender), ...idBytes(clientMessageId));
 }

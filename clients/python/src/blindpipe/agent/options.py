@@ -51,7 +51,7 @@ class AgentOptions:
     is not handled.
     """
     max_age: timedelta | None = None
-    """The age after which a signed message is handled no more; 31 days without it."""
+    """The age after which a signed message is handled no more; 31 days without it, and at most."""
     retry_delays: Sequence[float] = DEFAULT_RETRY_DELAYS
     """Seconds before a failed handler runs again, one per further try."""
     on_dead_letter: Literal["skip", "stop"] = "skip"

@@ -113,7 +113,7 @@ class Processor:
                 return
             await self._run(Given(parts, event, answered, origin, replayed), found)
             if answered is not None and answered.opened.encrypted:
-                parts.session.remember(answered.message)
+                parts.session.remember(answered.message, answered.opened.sent_at)
         finally:
             self._running.discard(origin.hash)
 
@@ -143,7 +143,7 @@ class Processor:
             context.end_status()
         for taken in self._turns.end(turn):
             if taken.opened.encrypted:
-                session.remember(taken.message)
+                session.remember(taken.message, taken.opened.sent_at)
 
     def _undecryptable(self, event: Event, reason: str) -> None:
         text = "a message (%s) does not open and reaches no handler: %s"

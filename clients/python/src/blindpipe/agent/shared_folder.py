@@ -37,8 +37,6 @@ LOCK_TIMEOUT_SECONDS: Final = 2.0
 LOCK_PAUSE_SECONDS: Final = 0.002
 SPARE_LINES: Final = 64
 """A log with so many lines beyond those that still say something is written anew at a start."""
-MAX_HANDLED: Final = 10_000
-"""The messages of a conversation that are remembered."""
 
 _ID: Final = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -321,7 +319,7 @@ class SharedFolder:
                 if "marks" in line:
                     kept["marks"] = line["marks"]
             oldest = now_ms() - MAX_MESSAGE_AGE_MS
-            kept["handled"] = [each for each in handled if each[0] >= oldest][-MAX_HANDLED:]
+            kept["handled"] = [each for each in handled if each[0] >= oldest]
             owner = before.owner
             owners = [{"by": owner, "enter": True}] if owner else []
             self._conversations[id] = log.replace([kept, *owners])

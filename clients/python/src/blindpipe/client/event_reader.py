@@ -83,7 +83,7 @@ class EventReader:
         if received.opened is not None and received.opened.is_replay:
             return []
         if received.opened is not None and received.opened.encrypted:
-            self._session().remember(message)
+            self._session().remember(message, received.opened.sent_at)
         return [MessageEvent(event, conversation, received)]
 
     async def _read_tool_request(self, event: Event) -> list[ClientEvent]:

@@ -27,7 +27,15 @@ from ..e2ee._texts import Texts
 from ..e2ee.approval import clear_content
 from ..e2ee.envelope import Delta, Header, Place
 from ..e2ee.envelope import Message as MessagePlace
-from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown, StoredMarks
+from ..e2ee.room import (
+    EpochMarks,
+    Incoming,
+    Room,
+    ServerEpoch,
+    Shown,
+    StoredMarks,
+    kept_message,
+)
 from ..e2ee.trust import Notice, NoticeKind, Trust
 from ..e2ee.wrap import OpeningKey
 from ..errors import BlindpipeError, KeyUnavailable
@@ -64,9 +72,10 @@ def _nobody() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """A message that was handled, and when, in Unix milliseconds."""
+    """A message that was handled."""
 
     at: int
+    """When it was handled, or signed if that is later; Unix milliseconds."""
     conversation_id: str
     sender: Principal
     client_message_id: bytes
@@ -225,12 +234,12 @@ class Session:
                 self._recent.pop(id, None)
                 self._handled[id] = entry.room.remembered
         for each in handled:
-            name = each.sender.to_bytes() + each.client_message_id
+            kept = kept_message(each.sender, each.client_message_id, each.at)
             id, entry = each.conversation_id, self._entries.get(each.conversation_id)
             if entry is not None:
-                entry.room.remember(each.sender, each.client_message_id)
+                entry.room.remember_all(kept)
             else:
-                self._handled[id] = self._handled.get(id, b"") + name
+                self._handled[id] = self._handled.get(id, b"") + kept
 
     def not_kept(self, changed: Iterable[str]) -> None:
         """A store did not keep what `take_changed` gave."""
@@ -490,21 +499,27 @@ class Session:
             entry = self._entry(sent["conversation_id"])
             self._note(entry, sent["message_id"], envelope_of(payload))
 
-    def remember(self, message: Message) -> None:
-        """A message that was handled is not handled again under another event."""
+    def remember(self, message: Message, sent_at: datetime | None) -> None:
+        """A message that was handled is not handled again under another event.
+
+        `sent_at` is its signed time.
+        """
         room = self._entry(message["conversation_id"]).room
         id = message.get("client_message_id")
         if id:
             sender, name = _sender_of(message), ids.parse(id)
-            room.remember(sender, name)
-            self.options.on_handled(Handled(now_ms(), message["conversation_id"], sender, name))
+            now = now_ms()
+            time = now if sent_at is None else round(sent_at.timestamp() * 1000)
+            at = room.remember(sender, name, time, now)
+            if at is not None:
+                self.options.on_handled(Handled(at, message["conversation_id"], sender, name))
 
     def resume_handled(self, handled: Iterable[Handled]) -> None:
         """The messages that an earlier run has handled, oldest first."""
         found: dict[str, bytearray] = {}
         for each in handled:
-            name = each.sender.to_bytes() + each.client_message_id
-            found.setdefault(each.conversation_id, bytearray()).extend(name)
+            kept = kept_message(each.sender, each.client_message_id, each.at)
+            found.setdefault(each.conversation_id, bytearray()).extend(kept)
         self._handled.update((id, bytes(names)) for id, names in found.items())
 
     def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:

@@ -23,10 +23,10 @@ _MAX_EPOCH_AGE_MS = 7 * _DAY_MS
 _MAX_EPOCH_MESSAGES = 10_000
 _MAX_TIME_APART_MS = 5 * _MINUTE_MS
 _MAX_LIVE_AGE_MS = 5 * _MINUTE_MS
-_MAX_REMEMBERED_MESSAGES = 10_000
 _NAME_BYTES = 33
+_TIME_BYTES = 8
 MAX_MESSAGE_AGE_MS: Final = 31 * _DAY_MS
-"""How old a message may be that a handler is given, milliseconds."""
+"""How far before or after now a message may be signed that a handler is given, milliseconds."""
 
 Visibility = Literal["all", "addressed"]
 Due = Literal["change", "age"]
@@ -144,7 +144,7 @@ class Incoming:
     live: bool = True
     answered: bytes | None = None
     max_age: int | None = None
-    """An agent's own bound for the age of messages, milliseconds."""
+    """An agent's own bound for the age of messages, milliseconds; at most 31 days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,8 @@ class Room:
     _highest_epoch: int = 0
     _latest_time: int = 0
     _changed: bool = False
-    _remembered: dict[bytes, None] = field(default_factory=dict, repr=False)
+    _remembered: dict[bytes, int] = field(default_factory=dict, repr=False)
+    """The messages that were handled, oldest first, each with the time of `remember`."""
 
     def epoch_key(self, epoch: int, sid: bytes) -> EpochKey | None:
         """The secret held for an epoch and a `sid`."""
@@ -378,9 +379,9 @@ class Room:
         shown = self.open(trust, incoming, now)
         place, sender = incoming.place, incoming.sender
         if isinstance(place, Message):
-            if self.is_remembered(sender, place.client_message_id):
+            time = shown.opened.time if shown.opened else now
+            if self.remember(sender, place.client_message_id, time, now) is None:
                 return None
-            self.remember(sender, place.client_message_id)
         elif isinstance(place, Delta):
             ended = ids.from_ulid(place.stream_id)
             if ended is not None and self.is_remembered(sender, ended):
@@ -459,22 +460,41 @@ class Room:
         """Whether this message was handled before."""
         return sender.to_bytes() + client_message_id in self._remembered
 
-    def remember(self, sender: Principal, client_message_id: bytes) -> None:
-        """A message that was handled is not handled again."""
-        self._remembered[sender.to_bytes() + client_message_id] = None
-        if len(self._remembered) > _MAX_REMEMBERED_MESSAGES:
-            del self._remembered[next(iter(self._remembered))]
+    def remember(
+        self, sender: Principal, client_message_id: bytes, time: int, now: int
+    ) -> int | None:
+        """A message that was signed at `time`, and handled, is not handled again.
+
+        Forgets those whose time is more than 31 days before `now`: no handler is given these.
+        Answers the time that a store is to keep, Unix milliseconds: `now`, or the signed one if
+        that is later. None if the message was here before.
+        """
+        name, remembered = sender.to_bytes() + client_message_id, self._remembered
+        if name in remembered:
+            return None
+        at = remembered[name] = min(max(time, now), now + MAX_MESSAGE_AGE_MS)
+        while remembered[oldest := next(iter(remembered))] < now - MAX_MESSAGE_AGE_MS:
+            del remembered[oldest]
+        return at
 
     @property
     def remembered(self) -> bytes:
         """The messages that were handled, oldest first, for `remember_all`."""
-        return b"".join(self._remembered)
+        each = self._remembered.items()
+        return b"".join(name + at.to_bytes(_TIME_BYTES, "big") for name, at in each)
 
-    def remember_all(self, names: bytes) -> None:
-        """The messages of `remembered`: 17 bytes of the sender and 16 of the message each."""
-        last = names[-_MAX_REMEMBERED_MESSAGES * _NAME_BYTES :]
-        chunks = (last[at : at + _NAME_BYTES] for at in range(0, len(last), _NAME_BYTES))
-        self._remembered.update(dict.fromkeys(chunks))
+    def remember_all(self, kept: bytes) -> None:
+        """The messages of `remembered`: a `kept_message` each."""
+        length = _NAME_BYTES + _TIME_BYTES
+        for start in range(0, len(kept), length):
+            end = start + _NAME_BYTES
+            at = int.from_bytes(kept[end : start + length], "big")
+            self._remembered.setdefault(kept[start:end], at)
+
+
+def kept_message(sender: Principal, client_message_id: bytes, at: int) -> bytes:
+    """17 bytes of the sender, 16 of the message, and 8 of the time of `Room.remember`."""
+    return sender.to_bytes() + client_message_id + at.to_bytes(_TIME_BYTES, "big")
 
 
 def _signed_by(opened: Wrap, pin: Pin) -> bool:
@@ -497,11 +517,15 @@ def _answers(opened: Opened, incoming: Incoming) -> bool:
 
 
 def _is_stale(me: Principal, incoming: Incoming, time: int, now: int) -> bool:
-    """Handlers get no old message; nobody gets an old delta or tool request."""
+    """Handlers get no message of another time; nobody gets an old delta or tool request."""
     match incoming.place:
         case Delta() | Request():
             return abs(now - time) > _MAX_LIVE_AGE_MS
         case Message():
-            max_age = MAX_MESSAGE_AGE_MS if incoming.max_age is None else incoming.max_age
-            return not me.is_user and incoming.live and now - time > max_age
+            max_age = MAX_MESSAGE_AGE_MS
+            if incoming.max_age is not None:
+                max_age = min(max_age, incoming.max_age)
+            # An id is forgotten in the end, so its time must have an end as well.
+            is_far_off = now - time > max_age or time - now > MAX_MESSAGE_AGE_MS
+            return not me.is_user and incoming.live and is_far_off
     return False

@@ -132,7 +132,7 @@ impl AgentBuilder {
         self
     }
 
-    /// The age after which a signed message is handled no more; 31 days without it.
+    /// The age after which a signed message is handled no more; 31 days without it, and at most.
     #[must_use]
     pub fn max_message_age(mut self, age: Duration) -> Self {
         self.config.max_message_age = u64::try_from(age.as_millis()).ok();

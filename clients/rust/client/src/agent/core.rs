@@ -205,8 +205,8 @@ impl Core {
     }
 
     /// The message was handled. The next save stores that, before the message is acknowledged.
-    pub(super) async fn remember(&self, message: &Message) {
-        let handled = self.session.remember(message).await;
+    pub(super) async fn remember(&self, message: &Message, sent_at: Option<u64>) {
+        let handled = self.session.remember(message, sent_at).await;
         if self.store.is_some() {
             self.unsaved.lock().extend(handled);
         }

@@ -128,7 +128,7 @@ impl Handlers {
         let handled = answered
             .as_ref()
             .filter(|answered| answered.opened.encrypted);
-        let handled = handled.map(|answered| answered.message.clone());
+        let handled = handled.map(|answered| (answered.message.clone(), answered.opened.sent_at));
         if !handlers.is_empty() {
             let Some(turn) = core.turns.begin(&event) else {
                 return Ok(());
@@ -159,12 +159,12 @@ impl Handlers {
             }
             for taken in core.turns.end(&turn) {
                 if taken.opened.encrypted {
-                    core.remember(&taken.message).await;
+                    core.remember(&taken.message, taken.opened.sent_at).await;
                 }
             }
         }
-        if let Some(message) = handled {
-            core.remember(&message).await;
+        if let Some((message, sent_at)) = handled {
+            core.remember(&message, sent_at).await;
         }
         Ok(())
     }

@@ -415,7 +415,8 @@ impl Events {
             Ok(opened) if opened.is_replay => return Ok(None),
             Ok(opened) => {
                 if opened.encrypted {
-                    self.client.session()?.remember(&received.message).await;
+                    let session = self.client.session()?;
+                    session.remember(&received.message, opened.sent_at).await;
                 }
                 self.streams.finish(received.message.client_message_id);
             }

@@ -90,7 +90,7 @@ pub(crate) struct Session {
     /// Marks of another process, until the conversation is looked at.
     taken_marks: Mutex<HashMap<ConversationId, Marks>>,
     /// Messages that an earlier run or another process has handled, until the first look.
-    handled: Mutex<HashMap<ConversationId, Vec<(Owner, Id)>>>,
+    handled: Mutex<HashMap<ConversationId, Vec<Remembered>>>,
     clear_allowed: bool,
     max_message_age: Option<u64>,
     hooks: Hooks,
@@ -99,6 +99,9 @@ pub(crate) struct Session {
     /// Pins or marks have changed since they were stored.
     dirty: AtomicBool,
 }
+
+/// A message that was handled, and the time of [`Room::remember`].
+type Remembered = ((Owner, Id), u64);
 
 /// A conversation as it is known here.
 pub(crate) struct Entry {
@@ -137,7 +140,7 @@ impl Session {
         let mut handled = HashMap::<_, Vec<_>>::new();
         for each in parts.handled {
             let of = handled.entry(each.conversation_id).or_default();
-            of.push((each.sender, each.client_message_id));
+            of.push(((each.sender, each.client_message_id), each.at));
         }
         Self {
             handled: Mutex::new(handled),

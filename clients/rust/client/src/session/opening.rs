@@ -151,17 +151,22 @@ impl Session {
     }
 
     /// A message that was handled is not handled again under another event. Answers what a store
-    /// is to keep of it.
-    pub(crate) async fn remember(&self, message: &Message) -> Option<Handled> {
+    /// is to keep of it. `sent_at` is signed, Unix milliseconds.
+    pub(crate) async fn remember(
+        &self,
+        message: &Message,
+        sent_at: Option<u64>,
+    ) -> Option<Handled> {
         let mut entry = self.lock(message.conversation_id).await;
-        let handled = Handled {
-            at: self.clock.now_ms(),
+        let (sender, id) = (principal(message.sender.id), message.client_message_id?);
+        let (now, id) = (self.clock.now_ms(), id.0.into_bytes());
+        let time = sent_at.unwrap_or(now);
+        Some(Handled {
+            at: entry.room.remember((sender, id), time, now)?,
             conversation_id: message.conversation_id,
-            sender: principal(message.sender.id),
-            client_message_id: message.client_message_id?.0.into_bytes(),
-        };
-        let message = (handled.sender, handled.client_message_id);
-        entry.room.remember(message).then_some(handled)
+            sender,
+            client_message_id: id,
+        })
     }
 }
 

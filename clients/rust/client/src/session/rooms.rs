@@ -164,7 +164,7 @@ mod tests {
         let kept = session.lock(conversation(0)).await;
         for number in 1..count {
             let mut entry = session.lock(conversation(number)).await;
-            entry.room.remember((BOB, [2; 16]));
+            let _ = entry.room.remember((BOB, [2; 16]), 1, 1);
             entry.room.members(&[(BOB, Visibility::All)]);
             entry.room.sealed();
             session.note_marks(&entry);

@@ -86,7 +86,7 @@ impl Session {
         let mut handled = self.handled.lock();
         for each in news.handled {
             let of = handled.entry(each.conversation_id).or_default();
-            of.push((each.sender, each.client_message_id));
+            of.push(((each.sender, each.client_message_id), each.at));
         }
         drop(handled);
         for of in changed {
@@ -114,8 +114,8 @@ impl Session {
             entry.room.begin_anew(taken);
             entry.is_stale = true;
         }
-        for message in self.handled.lock().remove(&entry.id).unwrap_or_default() {
-            entry.room.remember(message);
+        for (message, at) in self.handled.lock().remove(&entry.id).unwrap_or_default() {
+            entry.room.resume_remembered(message, at);
         }
     }
 }

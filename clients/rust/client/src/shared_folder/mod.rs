@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
 };
 
-use blindpipe_e2ee::Principal;
+use blindpipe_e2ee::{Principal, room::MAX_MESSAGE_AGE};
 use blindpipe_protocol::ids::ConversationId;
 use parking_lot::Mutex;
 use serde_json::Map;
@@ -19,6 +19,7 @@ use serde_json::Map;
 pub(crate) use self::log::new_name;
 use self::log::{Line, Log, Place};
 use crate::{
+    Clock,
     session::{hex, unhex},
     shared_store::{News, Saved, SharedStore},
     store::{Entries, Handled},
@@ -28,8 +29,6 @@ use crate::{
 const SPARE_LINES: usize = 64;
 /// A log that grows by so much during a run is written anew.
 const MAX_GROWTH_BYTES: u64 = 1 << 20;
-/// The messages of a conversation that are remembered.
-const MAX_HANDLED: usize = 10_000;
 
 /// A folder on a local disk, of mode 0700, for the processes of one machine. The client in Python
 /// reads and writes the same files. It must not be on a network file system, whose locks do not hold.
@@ -134,7 +133,6 @@ impl SharedFolder {
             }
         }
         handled.retain(|(at, ..)| *at >= since);
-        handled.drain(..handled.len().saturating_sub(MAX_HANDLED));
         kept.handled = (!handled.is_empty()).then_some(handled);
         let owner = owner.map(|by| Line {
             by,
@@ -290,7 +288,8 @@ impl SharedStore for SharedFolder {
                 let unread = log.read(&mut place.clone())?;
                 // Lines of others must be read as news.
                 if unread.iter().all(|line| line.by == self.process) {
-                    self.shorten(log, place, 0, true)?;
+                    let since = Clock::default().now_ms().saturating_sub(MAX_MESSAGE_AGE);
+                    self.shorten(log, place, since, true)?;
                 }
             }
         }

@@ -155,17 +155,22 @@ fn a_long_log_is_written_anew_while_others_read_it() -> io::Result<()> {
 fn a_log_that_grows_in_one_run_is_written_anew() -> io::Result<()> {
     let folder = Folder::new("grows");
     let one = folder.process();
-    let batch = |n: u64| -> Vec<_> {
-        let all = (0..4_000).map(|at| message(n * 4_000 + at, talk(1)));
+    let now = Clock::default().now_ms();
+    let batch = |first: u64| -> Vec<_> {
+        let all = (0..4_000).map(|at| message(first + at, talk(1)));
         all.collect()
     };
     for n in 0..7 {
-        one.add_handled(&batch(n))?;
+        one.add_handled(&batch(n * 4_000))?;
+    }
+    for n in 0..3 {
+        one.add_handled(&batch(now + n * 4_000))?;
     }
     let length = fs::metadata(folder.log(talk(1)))?.len();
     assert!(length < 1_500_000, "{length}");
     let all = folder.process().load(0)?.handled;
-    assert_eq!(all.last(), Some(&message(27_999, talk(1))));
-    assert!(all.len() >= MAX_HANDLED);
+    let young: Vec<_> = all.into_iter().filter(|it| it.at >= now).collect();
+    assert_eq!(young.len(), 12_000, "31 days are kept, however many");
+    assert_eq!(young.last(), Some(&message(now + 11_999, talk(1))));
     Ok(())
 }

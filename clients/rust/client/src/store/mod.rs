@@ -214,7 +214,7 @@ pub enum Part {
 /// A message that an agent has handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handled {
-    /// Unix milliseconds.
+    /// When it was handled, or signed if that is later; Unix milliseconds.
     pub at: u64,
     /// Where it stands.
     pub conversation_id: ConversationId,

@@ -5,7 +5,7 @@ mod reading;
 mod stored;
 mod types;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 pub use self::{
     reading::MAX_MESSAGE_AGE,
@@ -56,7 +56,8 @@ pub struct Room {
     plaintext_allowed: bool,
     /// How old a message may be that a handler is given, milliseconds.
     max_message_age: u64,
-    remembered: HashSet<(Principal, Id)>,
+    /// The messages that were handled, each with the time until which its signed one may be.
+    remembered: HashMap<(Principal, Id), u64>,
     order: VecDeque<(Principal, Id)>,
 }
 
@@ -77,7 +78,7 @@ impl Room {
             encrypted: false,
             plaintext_allowed,
             max_message_age: MAX_MESSAGE_AGE,
-            remembered: HashSet::new(),
+            remembered: HashMap::new(),
             order: VecDeque::new(),
         }
     }
@@ -103,10 +104,10 @@ impl Room {
         (self.remembered, self.order) = (before.remembered, before.order);
     }
 
-    /// An agent's own bound for the age of messages, milliseconds.
+    /// An agent's own bound for the age of messages, milliseconds; at most 31 days.
     #[must_use]
-    pub const fn with_max_message_age(mut self, age: u64) -> Self {
-        self.max_message_age = age;
+    pub fn with_max_message_age(mut self, age: u64) -> Self {
+        self.max_message_age = age.min(MAX_MESSAGE_AGE);
         self
     }
 

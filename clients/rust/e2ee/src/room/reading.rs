@@ -1,5 +1,7 @@
 //! The decisions of a room about an envelope, or about clear text: shown, refused, here before.
 
+use std::collections::hash_map::Entry;
+
 use serde_json::Value;
 
 use super::{DAY_MS, Incoming, MINUTE_MS, Refusal, Room, Shown, Taken};
@@ -14,10 +16,8 @@ use crate::{
 const MAX_TIME_APART: u64 = 5 * MINUTE_MS;
 /// How old a delta or a tool request may be, milliseconds.
 const MAX_LIVE_AGE: u64 = 5 * MINUTE_MS;
-/// How old a message may be that a handler is given, milliseconds.
+/// How far before or after now a message may be signed that a handler is given, milliseconds.
 pub const MAX_MESSAGE_AGE: u64 = 31 * DAY_MS;
-/// How many messages are remembered against replays.
-const MAX_REMEMBERED: usize = 10_000;
 
 impl Room {
     /// Decides about a message or a delta.
@@ -39,13 +39,15 @@ impl Room {
             Place::Message {
                 client_message_id, ..
             } => {
-                if !self.remember((incoming.sender, *client_message_id)) {
+                let time = shown.opened.as_ref().map_or(now, |opened| opened.time);
+                let message = (incoming.sender, *client_message_id);
+                if self.remember(message, time, now).is_none() {
                     return Ok(Taken::Repeated);
                 }
             }
             Place::Delta { stream_id, .. } => {
                 let ended = crate::ids::from_ulid(stream_id);
-                if ended.is_some_and(|id| self.remembered.contains(&(incoming.sender, id))) {
+                if ended.is_some_and(|id| self.remembered.contains_key(&(incoming.sender, id))) {
                     return Ok(Taken::Repeated);
                 }
             }
@@ -163,35 +165,57 @@ impl Room {
     /// Whether a message of `sender` with this id was here before.
     #[must_use]
     pub fn is_remembered(&self, sender: Principal, client_message_id: Id) -> bool {
-        self.remembered.contains(&(sender, client_message_id))
+        self.remembered.contains_key(&(sender, client_message_id))
     }
 
-    /// The messages that are not handled again, oldest first.
-    pub fn remembered(&self) -> impl Iterator<Item = (Principal, Id)> {
-        self.order.iter().copied()
+    /// The messages that are not handled again, oldest first, each with the time of
+    /// [`Self::remember`].
+    pub fn remembered(&self) -> impl Iterator<Item = ((Principal, Id), u64)> {
+        let at = |message| self.remembered.get(message).copied().unwrap_or_default();
+        self.order
+            .iter()
+            .map(move |message| (*message, at(message)))
     }
 
-    /// False if it was here before.
-    pub fn remember(&mut self, message: (Principal, Id)) -> bool {
-        if !self.remembered.insert(message) {
-            return false;
+    /// Remembers a message that was signed at `time`, and forgets those whose time is more than 31
+    /// days before `now`. No handler is given these.
+    ///
+    /// Answers the time that a store is to keep, Unix milliseconds: `now`, or the signed one if
+    /// that is later. None if the message was here before.
+    pub fn remember(&mut self, message: (Principal, Id), time: u64, now: u64) -> Option<u64> {
+        let at = time.clamp(now, now.saturating_add(MAX_MESSAGE_AGE));
+        if !self.resume_remembered(message, at) {
+            return None;
         }
-        self.order.push_back(message);
-        if self.order.len() > MAX_REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
+        let since = now.saturating_sub(MAX_MESSAGE_AGE);
+        while let Some(oldest) = self.order.front()
+            && self.remembered.get(oldest).is_none_or(|at| *at < since)
         {
-            self.remembered.remove(&oldest);
+            self.remembered.remove(oldest);
+            self.order.pop_front();
         }
+        Some(at)
+    }
+
+    /// Takes up what a store kept of [`Self::remember`]; false if it was here before.
+    pub fn resume_remembered(&mut self, message: (Principal, Id), at: u64) -> bool {
+        let Entry::Vacant(vacant) = self.remembered.entry(message) else {
+            return false;
+        };
+        vacant.insert(at);
+        self.order.push_back(message);
         true
     }
 
-    /// Handlers get no old message; nobody gets an old delta or tool request.
+    /// Handlers get no message of another time; nobody gets an old delta or tool request.
     fn is_stale(&self, me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
         match incoming.place {
             Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
             Place::Message { .. } => {
-                let age = now.saturating_sub(time);
-                !me.is_user() && incoming.live && age > self.max_message_age
+                let is_old = now.saturating_sub(time) > self.max_message_age;
+                // An id is forgotten in the end, so its time must have an end as well.
+                let is_ahead = time.saturating_sub(now) > MAX_MESSAGE_AGE;
+                !me.is_user() && incoming.live && (is_old || is_ahead)
             }
             Place::Response { .. } => false,
         }
@@ -209,4 +233,42 @@ fn lacks_quote(incoming: &Incoming<'_>, content: &Value) -> bool {
     };
     let re = content["re"].as_str().and_then(|re| from_base64(re).ok());
     re.is_none() || re != incoming.answered.map(Vec::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOB: Principal = Principal::User([7; 16]);
+
+    fn message(number: u64) -> (Principal, Id) {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        (BOB, id)
+    }
+
+    #[test]
+    fn a_message_is_remembered_for_31_days_however_many_come() {
+        let (mut room, now) = (Room::new([1; 16], false), 100 * DAY_MS);
+        assert_eq!(room.remember(message(0), now - DAY_MS, now), Some(now));
+        let ahead = now + DAY_MS;
+        assert_eq!(room.remember(message(1), ahead, now), Some(ahead));
+        let end = Some(now + MAX_MESSAGE_AGE);
+        assert_eq!(room.remember(message(2), u64::MAX, now), end);
+        for number in 3..20_003 {
+            assert_eq!(room.remember(message(number), now, now), Some(now));
+        }
+        for number in [0, 1, 2, 3, 20_002] {
+            assert_eq!(room.remember(message(number), now, now), None);
+        }
+        let later = now + MAX_MESSAGE_AGE + 1;
+        assert!(room.remember(message(30_000), later, later).is_some());
+        assert!(!room.is_remembered(BOB, message(0).1));
+        assert!(room.is_remembered(BOB, message(1).1), "it could be handled");
+        let later = ahead + MAX_MESSAGE_AGE + 1;
+        assert!(room.remember(message(30_001), later, later).is_some());
+        assert!(!room.is_remembered(BOB, message(1).1));
+        assert!(room.is_remembered(BOB, message(2).1));
+        assert_eq!(room.remembered().count(), room.remembered.len());
+    }
 }

@@ -117,7 +117,7 @@ fn time_cases() -> Vec<Value> {
     deltas.message(&stream(), json!({"repeated": true}));
 
     let mut handler = ready(Case::of_agent(
-        "a handler gets nothing old, and nothing by a key that waits",
+        "a handler gets nothing of another time, and nothing by a key that waits",
     ));
     let old = |days| Sent {
         now: TIME + days * DAY_MS,
@@ -126,6 +126,13 @@ fn time_cases() -> Vec<Value> {
     };
     handler.message(&old(31), shown("known", &[]));
     handler.message(&old(32), refused("stale", &[]));
+    let ahead = |days| Sent {
+        now: TIME - days * DAY_MS,
+        place: message(100 + days as u8, None),
+        ..Sent::by(BOB, 2)
+    };
+    handler.message(&ahead(31), shown("known", &[]));
+    handler.message(&ahead(32), refused("stale", &[]));
     handler.directory(BOB, &[key(2), key(9)], &[told("waiting_key", BOB, 9)]);
     let waits = refused("unknown_sender_key", &[told("waiting_key", BOB, 9)]);
     handler.message(&Sent::by(BOB, 9), waits);
