@@ -17,6 +17,7 @@ from blindpipe.e2ee import Principal, PrivateKeys
 from blindpipe.e2ee.ids import ulid
 from blindpipe.e2ee.room import EpochMarks
 from blindpipe.e2ee.trust import DirectoryKey, Standing, Trust
+from blindpipe.transport.clock import now_ms
 
 ME = Principal.agent(bytes(16))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
@@ -210,3 +211,19 @@ def test_rooms_are_let_go_and_come_back_as_they_were() -> None:
     changed = session.take_changed()
     assert set(changed) == set(ids) and changed[ids[0]].get("encrypted")
     assert session.take_changed() == {}
+
+
+async def test_handled_messages_of_before_31_days_leave_the_file_in_a_run(tmp_path: Path) -> None:
+    pins, now, old = FilePins(tmp_path / "pins"), now_ms(), now_ms() - 32 * 24 * 3_600_000
+    path, talk = tmp_path / "pins.handled", ulid(_id(1))
+
+    def batch(at: int) -> list[Handled]:
+        return [Handled(at, talk, ME, number.to_bytes(16, "big")) for number in range(2_500)]
+
+    for _ in range(4):
+        await pins.add_handled(batch(old))
+    line = path.stat().st_size // 10_000
+    for _ in range(4):
+        await pins.add_handled(batch(now))
+    assert path.stat().st_size == 4 * 2_500 * line, "what is too old has left"
+    assert len(await FilePins(tmp_path / "pins").load_handled()) == 10_000

@@ -58,6 +58,8 @@ class HandledStore(Protocol):
 
 _FREE_BYTES: Final = 1 << 20
 """A log grows by so much, and to twice its entries, before it is written anew."""
+_MIN_ADDED_LINES: Final = 10_000
+"""Lines are added before those that are too old are looked for, at least."""
 
 
 class FilePins:
@@ -72,6 +74,7 @@ class FilePins:
         self._path = Path(path)
         self._handled = self._path.with_name(f"{self._path.name}.handled")
         self._max_bytes = _FREE_BYTES
+        self._kept_lines = self._added_lines = 0
 
     async def load_handled(self) -> list[Handled]:
         """Reads the second file, and leaves out of it what is too old to come again."""
@@ -90,14 +93,19 @@ class FilePins:
             return []
         if len(found) < lines:
             _replace(self._handled, (_line_of(each).encode() for each in found))
+        self._kept_lines, self._added_lines = len(found), 0
         return found
 
     async def add_handled(self, handled: list[Handled]) -> None:
         """Adds lines to the second file."""
-        await asyncio.to_thread(self._add_handled, "".join(map(_line_of, handled)))
+        await asyncio.to_thread(self._add_handled, handled)
 
-    def _add_handled(self, lines: str) -> None:
-        _append(self._handled, lines.encode())
+    def _add_handled(self, handled: list[Handled]) -> None:
+        _append(self._handled, "".join(map(_line_of, handled)).encode())
+        self._added_lines += len(handled)
+        # The file grows to about twice of what 31 days need.
+        if self._added_lines > max(_MIN_ADDED_LINES, self._kept_lines):
+            self._load_handled()
 
     async def load(self) -> StoredTrust | None:
         """Reads the file; None if there is none."""
