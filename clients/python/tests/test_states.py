@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from blindpipe.core.session import signed_at
 from blindpipe.e2ee import Principal
 from blindpipe.e2ee.consent import Asked, Consents, Sensitivity, Tool
 from blindpipe.e2ee.envelope import Request
@@ -219,6 +220,12 @@ def test_states(case: Json) -> None:
     machine = Machine(case)
     for number, step in enumerate(case["steps"]):
         assert machine.step(step["event"]) == step["expect"], f"step {number}: {step['event']}"
+
+
+@pytest.mark.parametrize("time", [2**64 - 1, 2**63, 253402300800000])
+def test_a_signed_time_that_no_date_holds_is_the_last_date(time: int) -> None:
+    assert signed_at(time).isoformat() == "9999-12-31T23:59:59.999999+00:00"
+    assert signed_at(0).isoformat() == "1970-01-01T00:00:00+00:00"
 
 
 def test_a_message_is_remembered_for_31_days_however_many_come() -> None:

@@ -81,6 +81,12 @@ class Handled:
     client_message_id: bytes
 
 
+def signed_at(time: int) -> datetime:
+    """A signed time, Unix milliseconds, as a date. One beyond the last date is that date."""
+    last = datetime.max.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(time / 1000, UTC) if time < last.timestamp() * 1000 else last
+
+
 def _no_store(_handled: Handled) -> None:
     """The listener of those who keep nothing of it."""
 
@@ -481,7 +487,7 @@ class Session:
             source,
             True,
             proven(message, pin, entry.room.is_member(sender)),
-            datetime.fromtimestamp(opened.time / 1000, UTC),
+            signed_at(opened.time),
             opened.header.epoch,
             to_base64(envelope.fingerprint(data)),
             live and remembered,
