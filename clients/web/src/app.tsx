@@ -1,7 +1,7 @@
 /** The frame around the screens. */
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { t } from "./i18n/index.js";
+import { t } from "./i18n/first.js";
 import { phase } from "./model/phase.js";
 import { isWidget } from "./model/place.js";
 import { knownDeviceId } from "./model/storage.js";
@@ -14,8 +14,10 @@ const signedIn = signal<SignedIn | null>(null);
 
 /** A browser that has never been here shows the sign-in at once, and asks nobody for a session. */
 export async function start(): Promise<void> {
+  // The browser opens its database beside the first drawing.
+  const knowing = knownDeviceId();
   const loading = import("./signed-in.js");
-  const isKnown = (await knownDeviceId()) !== null;
+  const isKnown = (await knowing) !== null;
   if (!isKnown) phase.value = { is: "signed-out" };
   const loaded = await loading;
   signedIn.value = loaded;

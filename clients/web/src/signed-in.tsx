@@ -2,8 +2,7 @@
 import type { JSX } from "preact";
 import { QuestionDialog } from "./parts/action.js";
 import { ProofDialog } from "./parts/proof.js";
-import { t } from "./i18n/index.js";
-import type { Texts } from "./i18n/en.js";
+import { t, type Texts } from "./i18n/index.js";
 import { isOnline } from "./model/line.js";
 import { phase } from "./model/phase.js";
 import { isWidget } from "./model/place.js";

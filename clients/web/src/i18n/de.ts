@@ -1,22 +1,7 @@
-/** The texts in German. */
-import type { Texts } from "./en.js";
+/** The texts after the sign-in, in German. */
+import type { LaterTexts } from "./en.js";
 
-export const de: Texts = {
-  starting: "Startet …",
-  sign_in: "Anmelden",
-  sign_in_lead: "Nachrichten werden in diesem Browser verschlüsselt. Der Dienst kann sie nicht lesen.",
-  register: "Konto anlegen",
-  email: "E-Mail",
-  password: "Passwort",
-  password_hint: "Mindestens 8 Zeichen. Es dient nur der Anmeldung.",
-  code: "Code aus der E-Mail",
-  name: "Ihr Name",
-  send_code: "Code senden",
-  code_sent: "Wenn die Adresse stimmt, ist ein Code unterwegs. Er gilt 10 Minuten.",
-  use_password: "Mit Passwort anmelden",
-  use_code: "Mit Code per E-Mail anmelden",
-  have_account: "Ich habe ein Konto",
-  no_account: "Ich habe noch kein Konto",
+export const de: LaterTexts = {
   sign_out: "Abmelden",
   sign_out_ask:
     "Dieser Browser vergisst seine Schlüssel. Zum Lesen brauchen Sie danach wieder das Schutzpasswort. Abmelden?",
@@ -29,9 +14,6 @@ export const de: Texts = {
   restore_lead: "Geben Sie das Schutzpasswort ein, das Sie auf Ihrem ersten Gerät aufgeschrieben haben.",
   start_anew: "Neu beginnen, ohne alte Nachrichten",
   start_anew_ask: "Frühere Nachrichten bleiben auf diesem Gerät unlesbar. Weiter?",
-  wrong_protection: "Dieses Passwort öffnet keine Sicherung.",
-  go_on: "Weiter",
-  cancel: "Abbrechen",
   back: "Zurück",
   conversations: "Unterhaltungen",
   no_conversations:
@@ -158,13 +140,6 @@ export const de: Texts = {
   open_link: "Unterhaltung mit einem Agenten öffnen",
   open_link_lead: "Der Link stammt von der Seite des Agenten und nennt seinen Schlüssel. Der Agent gilt damit als geprüft.",
   offline: "Verbindet …",
-  failed: "Das ging nicht: {reason}",
-  failed_network: "Der Dienst ist nicht erreichbar.",
-  failed_credentials: "E-Mail oder Passwort ist falsch.",
-  failed_code: "Der Code ist falsch oder zu alt.",
-  failed_limited: "Zu viele Versuche. Warten Sie {count} Sekunden.",
-  use_passkey: "Mit Passkey anmelden",
-  away: "Der Dienst ist nicht erreichbar. Die Seite macht weiter, sobald er antwortet.",
   messages: "Nachrichten",
   more: "Mehr",
   outgoing: "Nachricht unterwegs",
@@ -218,7 +193,6 @@ export const de: Texts = {
   block_ask: "{name} blockieren? Die Person kann keine Unterhaltung mit Ihnen öffnen.",
   block_agent_ask: "{name} blockieren? Der Kontakt mit diesem Agenten endet, und er liest nichts mehr.",
   unblock: "Freigeben",
-  failed_passkey: "Dieser Passkey meldet hier nicht an.",
   close: "Schließen",
   notifications: "Mitteilungen",
   push_lead:
@@ -259,13 +233,7 @@ export const de: Texts = {
   cache_off: "Die Kopie ist aus. Nachrichten werden in diesem Browser nirgends gespeichert.",
   cache_turn_on: "Verschlüsselte Kopie behalten",
   cache_turn_off: "Kopie löschen",
-  human_check: "Sind Sie ein Mensch?",
-  no_human_check: "Dieser Dienst hat keine Menschenprüfung für die App. Ein Passkey meldet Sie an.",
-  human_check_failed: "Die Menschenprüfung kam zu keinem Ende.",
-  open_in_app: "In der App öffnen",
   decide_in_app: "In der App entscheiden",
   no_agent: "Die Seite ringsum nennt keinen Agenten.",
-  widget_note:
-    "Dies ist ein Rahmen auf einer anderen Seite. Gehört sie zu einer anderen Website, endet eine Anmeldung hier nach wenigen Minuten. In der App bleibt sie.",
   theme_note: "Die Farben folgen Ihrem System.",
 };

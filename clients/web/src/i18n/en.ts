@@ -1,20 +1,5 @@
-/** The texts in English. `{name}` stands for what is filled in. */
+/** The texts after the sign-in, in English. `{name}` stands for what is filled in. */
 export const en = {
-  starting: "Starting…",
-  sign_in: "Sign in",
-  sign_in_lead: "Messages are encrypted in this browser. The service cannot read them.",
-  register: "Create an account",
-  email: "E-mail",
-  password: "Password",
-  password_hint: "At least 8 characters. It is for signing in only.",
-  code: "Code from the e-mail",
-  name: "Your name",
-  send_code: "Send a code",
-  code_sent: "If the address is right, a code is on its way. It is valid for 10 minutes.",
-  use_password: "Use a password",
-  use_code: "Use a code by e-mail",
-  have_account: "I have an account",
-  no_account: "I have no account yet",
   sign_out: "Sign out",
   sign_out_ask: "This browser forgets its keys. You need the protection password to read here again. Sign out?",
   protect: "Protect your messages",
@@ -26,9 +11,6 @@ export const en = {
   restore_lead: "Enter the protection password that you wrote down when you set up your first device.",
   start_anew: "Start anew without my old messages",
   start_anew_ask: "Messages of before stay unreadable on this device. Go on?",
-  wrong_protection: "This password opens no backup.",
-  go_on: "Go on",
-  cancel: "Cancel",
   back: "Back",
   conversations: "Conversations",
   no_conversations: "No conversations yet. Open one with an agent's link, or make an agent of your own.",
@@ -150,13 +132,6 @@ export const en = {
   open_link: "Open a conversation with an agent",
   open_link_lead: "The link comes from the agent's own site and names its key, so the agent counts as verified.",
   offline: "Connecting…",
-  failed: "It did not work: {reason}",
-  failed_network: "The service cannot be reached.",
-  failed_credentials: "The e-mail or the password is wrong.",
-  failed_code: "The code is wrong or too old.",
-  failed_limited: "Too many tries. Wait {count} seconds.",
-  use_passkey: "Use a passkey",
-  away: "The service cannot be reached. This page goes on as soon as it answers.",
   messages: "Messages",
   more: "More",
   outgoing: "Message on its way",
@@ -209,7 +184,6 @@ export const en = {
   block_ask: "Block {name}? They cannot open a conversation with you.",
   block_agent_ask: "Block {name}? The contact with this agent ends, and it reads nothing more.",
   unblock: "Unblock",
-  failed_passkey: "This passkey does not sign in here.",
   close: "Close",
   notifications: "Notifications",
   push_lead:
@@ -249,15 +223,9 @@ export const en = {
   cache_off: "The copy is off. Messages are stored nowhere in this browser.",
   cache_turn_on: "Keep an encrypted copy",
   cache_turn_off: "Erase the copy",
-  human_check: "Are you a person?",
-  no_human_check: "This service has no human check for the app. A passkey signs you in.",
-  human_check_failed: "The human check did not end.",
-  open_in_app: "Open in the app",
   decide_in_app: "Decide in the app",
   no_agent: "The page around names no agent.",
-  widget_note:
-    "This is a frame on another page. If that page belongs to another site, a sign-in here ends after a few minutes. In the app it lasts.",
   theme_note: "The colours follow your system.",
 } as const;
 
-export type Texts = { readonly [Name in keyof typeof en]: string };
+export type LaterTexts = { readonly [Name in keyof typeof en]: string };

@@ -3,7 +3,7 @@
  * key. The service names that origin.
  */
 import { signal } from "@preact/signals";
-import { t } from "../i18n/index.js";
+import { t } from "../i18n/first.js";
 
 /** The development cluster takes this word, and no other service does. */
 const DEVELOPMENT_TOKEN = "dev-pass";

@@ -2,7 +2,7 @@
 import { signal, type Signal, useSignal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { BlindpipeError, ConnectionLost, DecryptError } from "@blindpipe/client";
-import { t } from "../i18n/index.js";
+import { t } from "../i18n/first.js";
 
 export interface Action {
   readonly isRunning: Signal<boolean>;

@@ -2,7 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Dialog } from "./action.js";
-import { language, t } from "../i18n/words.js";
+import { language, t } from "../i18n/first.js";
 import { check } from "../model/human-check.js";
 
 export function HumanCheckDialog(): JSX.Element | null {

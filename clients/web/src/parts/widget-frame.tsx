@@ -1,6 +1,6 @@
 /** The frame of the widget, which is there while nobody is signed in too. */
 import type { ComponentChildren, JSX } from "preact";
-import { t } from "../i18n/index.js";
+import { t } from "../i18n/first.js";
 import { route } from "../router.js";
 
 // The page around it can change the address later, and changes nothing by it.

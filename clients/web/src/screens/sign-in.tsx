@@ -5,7 +5,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { BlindpipeError } from "@blindpipe/client";
 import { Button, Fault, Field, useAction } from "../parts/action.js";
 import { HumanCheckDialog } from "../parts/human-check.js";
-import { t } from "../i18n/index.js";
+import { t } from "../i18n/first.js";
 import { humanCheck } from "../model/human-check.js";
 import { isWidget } from "../model/place.js";
 import { hasPasskeys, offersPasskeys } from "../model/passkeys.js";

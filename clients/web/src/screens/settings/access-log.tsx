@@ -2,8 +2,7 @@
 import type { JSX } from "preact";
 import type { components } from "@blindpipe/client";
 import { Fault } from "../../parts/action.js";
-import { t, time } from "../../i18n/index.js";
-import type { Texts } from "../../i18n/en.js";
+import { t, time, type Texts } from "../../i18n/index.js";
 import { conversations } from "../../model/chats.js";
 import { client } from "../../model/phase.js";
 import { useLoaded } from "./load.js";

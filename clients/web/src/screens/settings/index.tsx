@@ -1,8 +1,7 @@
 /** The settings: what there is, and a page for each part. */
 import type { JSX } from "preact";
 import { ask } from "../../parts/action.js";
-import { t } from "../../i18n/index.js";
-import type { Texts } from "../../i18n/en.js";
+import { t, type Texts } from "../../i18n/index.js";
 import { logout } from "../../model/session.js";
 import { AccessLog } from "./access-log.js";
 import { Blocks } from "./blocks.js";

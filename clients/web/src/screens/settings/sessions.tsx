@@ -4,8 +4,7 @@ import type { JSX } from "preact";
 import type { components } from "@blindpipe/client";
 import { ask, Button, Fault, useAction } from "../../parts/action.js";
 import { withProof } from "../../parts/proof.js";
-import { t, time } from "../../i18n/index.js";
-import type { Texts } from "../../i18n/en.js";
+import { t, time, type Texts } from "../../i18n/index.js";
 import { client } from "../../model/phase.js";
 import { useLoaded } from "./load.js";
 

@@ -1,0 +1,37 @@
+/** The texts before the sign-in, in German. */
+import type { FirstTexts } from "./first-en.js";
+
+export const firstDe: FirstTexts = {
+  starting: "Startet …",
+  sign_in: "Anmelden",
+  sign_in_lead: "Nachrichten werden in diesem Browser verschlüsselt. Der Dienst kann sie nicht lesen.",
+  register: "Konto anlegen",
+  email: "E-Mail",
+  password: "Passwort",
+  password_hint: "Mindestens 8 Zeichen. Es dient nur der Anmeldung.",
+  code: "Code aus der E-Mail",
+  name: "Ihr Name",
+  send_code: "Code senden",
+  code_sent: "Wenn die Adresse stimmt, ist ein Code unterwegs. Er gilt 10 Minuten.",
+  use_password: "Mit Passwort anmelden",
+  use_code: "Mit Code per E-Mail anmelden",
+  have_account: "Ich habe ein Konto",
+  no_account: "Ich habe noch kein Konto",
+  wrong_protection: "Dieses Passwort öffnet keine Sicherung.",
+  go_on: "Weiter",
+  cancel: "Abbrechen",
+  failed: "Das ging nicht: {reason}",
+  failed_network: "Der Dienst ist nicht erreichbar.",
+  failed_credentials: "E-Mail oder Passwort ist falsch.",
+  failed_code: "Der Code ist falsch oder zu alt.",
+  failed_limited: "Zu viele Versuche. Warten Sie {count} Sekunden.",
+  use_passkey: "Mit Passkey anmelden",
+  away: "Der Dienst ist nicht erreichbar. Die Seite macht weiter, sobald er antwortet.",
+  failed_passkey: "Dieser Passkey meldet hier nicht an.",
+  human_check: "Sind Sie ein Mensch?",
+  no_human_check: "Dieser Dienst hat keine Menschenprüfung für die App. Ein Passkey meldet Sie an.",
+  human_check_failed: "Die Menschenprüfung kam zu keinem Ende.",
+  open_in_app: "In der App öffnen",
+  widget_note:
+    "Dies ist ein Rahmen auf einer anderen Seite. Gehört sie zu einer anderen Website, endet eine Anmeldung hier nach wenigen Minuten. In der App bleibt sie.",
+};

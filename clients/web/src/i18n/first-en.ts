@@ -1,0 +1,37 @@
+/** The texts before the sign-in, in English: they come ahead of all others. `{name}` stands for what is filled in. */
+export const firstEn = {
+  starting: "Starting…",
+  sign_in: "Sign in",
+  sign_in_lead: "Messages are encrypted in this browser. The service cannot read them.",
+  register: "Create an account",
+  email: "E-mail",
+  password: "Password",
+  password_hint: "At least 8 characters. It is for signing in only.",
+  code: "Code from the e-mail",
+  name: "Your name",
+  send_code: "Send a code",
+  code_sent: "If the address is right, a code is on its way. It is valid for 10 minutes.",
+  use_password: "Use a password",
+  use_code: "Use a code by e-mail",
+  have_account: "I have an account",
+  no_account: "I have no account yet",
+  wrong_protection: "This password opens no backup.",
+  go_on: "Go on",
+  cancel: "Cancel",
+  failed: "It did not work: {reason}",
+  failed_network: "The service cannot be reached.",
+  failed_credentials: "The e-mail or the password is wrong.",
+  failed_code: "The code is wrong or too old.",
+  failed_limited: "Too many tries. Wait {count} seconds.",
+  use_passkey: "Use a passkey",
+  away: "The service cannot be reached. This page goes on as soon as it answers.",
+  failed_passkey: "This passkey does not sign in here.",
+  human_check: "Are you a person?",
+  no_human_check: "This service has no human check for the app. A passkey signs you in.",
+  human_check_failed: "The human check did not end.",
+  open_in_app: "Open in the app",
+  widget_note:
+    "This is a frame on another page. If that page belongs to another site, a sign-in here ends after a few minutes. In the app it lasts.",
+} as const;
+
+export type FirstTexts = { readonly [Name in keyof typeof firstEn]: string };
