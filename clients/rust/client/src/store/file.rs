@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use blindpipe_e2ee::room::MAX_MESSAGE_AGE;
 use parking_lot::Mutex;
 
 use super::{
@@ -14,6 +15,18 @@ use super::{
     log::{self, Log},
     replace,
 };
+use crate::Clock;
+
+/// Lines are added before those that are too old are looked for, at least.
+const MIN_ADDED_LINES: usize = 10_000;
+
+/// The lines of a `.handled` file.
+#[derive(Debug, Default)]
+struct Lines {
+    /// Those of the last reading.
+    kept: usize,
+    added: usize,
+}
 
 /// A file of mode 0600: the log of an agent's entries, or the document of a person's client.
 ///
@@ -25,6 +38,7 @@ use super::{
 pub struct FileStore {
     path: PathBuf,
     log: Arc<Mutex<Log>>,
+    handled_lines: Arc<Mutex<Lines>>,
 }
 
 impl FileStore {
@@ -35,7 +49,12 @@ impl FileStore {
 
     pub(super) fn of(path: PathBuf, owner: &str) -> Self {
         let log = Arc::new(Mutex::new(Log::new(path.clone(), owner)));
-        Self { path, log }
+        let handled_lines = Arc::default();
+        Self {
+            path,
+            log,
+            handled_lines,
+        }
     }
 
     #[cfg(test)]
@@ -124,11 +143,22 @@ impl Store for FileStore {
         if kept != text {
             replace(&path, kept.as_bytes())?;
         }
+        let kept = found.len();
+        *self.handled_lines.lock() = Lines { kept, added: 0 };
         Ok(found)
     }
 
     fn add_handled(&self, handled: &[Handled]) -> io::Result<()> {
         let lines: String = handled.iter().map(Handled::line).collect();
-        log::append(&self.handled(), lines.as_bytes()).map(drop)
+        log::append(&self.handled(), lines.as_bytes())?;
+        let mut lines = self.handled_lines.lock();
+        lines.added += handled.len();
+        let is_full = lines.added > lines.kept.max(MIN_ADDED_LINES);
+        drop(lines);
+        // The file grows to about twice of what 31 days need.
+        if is_full {
+            self.load_handled(Clock::default().now_ms().saturating_sub(MAX_MESSAGE_AGE))?;
+        }
+        Ok(())
     }
 }

@@ -386,3 +386,26 @@ fn torn_and_old_lines_of_what_was_handled_are_left_out() {
     store.add_handled(&handled[..1]).expect("added");
     assert_eq!(store.load_handled(0).expect("three").len(), 3);
 }
+
+#[test]
+fn handled_messages_of_before_31_days_leave_the_file_in_a_run() {
+    let folder = Folder::new("handled-run");
+    let store = FileStore::new(folder.pins());
+    let now = crate::Clock::default().now_ms();
+    let batch = |at: u64| -> Vec<_> {
+        let all = (0..2_500_u32).map(|number| Handled {
+            at,
+            conversation_id: id(7),
+            sender: Principal::User([1; 16]),
+            client_message_id: Uuid::from_u128(number.into()).into_bytes(),
+        });
+        all.collect()
+    };
+    let old = now - 32 * 24 * 3_600_000;
+    for at in [old, old, old, old, now, now, now, now] {
+        store.add_handled(&batch(at)).expect("added");
+    }
+    let text = fs::read_to_string(folder.0.join("pins.handled")).expect("a file");
+    assert_eq!(text.lines().count(), 10_000, "what is too old has left");
+    assert_eq!(store.load_handled(0).expect("read").len(), 10_000);
+}
