@@ -221,6 +221,25 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// The buckets of a histogram over the lines with these labels: upper bound, and count up to it.
+    pub fn buckets<'a>(
+        &'a self,
+        name: &'a str,
+        labels: &'a [&str],
+    ) -> impl Iterator<Item = (f64, f64)> + 'a {
+        let lines = self.0.lines().filter(move |line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with("_bucket{"))
+                && labels.iter().all(|label| line.contains(label))
+        });
+        lines.filter_map(|line| {
+            let bound = line.split_once("le=\"")?.1.split_once('"')?.0;
+            Some((bound.parse().ok()?, line.rsplit(' ').next()?.parse().ok()?))
+        })
+    }
+}
+
 fn without_scheme(url: &str) -> String {
     url.split_once("://")
         .map_or(url, |(_, rest)| rest)

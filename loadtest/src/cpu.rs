@@ -180,6 +180,19 @@ impl Used {
         }
     }
 
+    /// The time used in a second: processors.
+    pub fn per_second(&self) -> Used {
+        let each = |used: f64| used / self.seconds.max(0.001);
+        Used {
+            nodes: self.nodes.iter().copied().map(each).collect(),
+            postgres: each(self.postgres),
+            redis: each(self.redis),
+            client: each(self.client),
+            others: each(self.others),
+            seconds: 1.0,
+        }
+    }
+
     /// The percentage of the machine that other programs used.
     pub fn others_percent(&self) -> f64 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -19,6 +19,7 @@ mod fixtures;
 mod http;
 mod launch;
 mod pacer;
+mod page;
 mod passage;
 mod peers;
 mod pgbench;
@@ -31,6 +32,7 @@ mod results;
 mod scenarios;
 mod socket;
 mod stats;
+mod timeline;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -38,7 +40,7 @@ use clap::Parser;
 
 use self::{
     baseline::Baseline, cluster::Cluster, compare::Comparison, launch::Launched, report::say,
-    scenarios::Scenario,
+    scenarios::Scenario, timeline::Sampler,
 };
 
 /// An error that prevents a measurement.
@@ -122,6 +124,10 @@ pub struct Options {
     /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,
+    /// End with 1 if a message's way to its reader takes longer than so many milliseconds at its p99
+    /// (hop, and a release elsewhere)
+    #[arg(long, value_name = "MS")]
+    max_p99: Option<f64>,
     /// Record the ratios in loadtest/results and in the table of loadtest/README.md
     #[arg(long)]
     record: bool,
@@ -194,7 +200,8 @@ fn raise_file_limit() {
     .ok();
 }
 
-/// Runs the scenarios. True if every acked message arrived exactly once and in order.
+/// Runs the scenarios. True if every acked message arrived exactly once, in order and within the
+/// bound of the options.
 async fn run(options: &Options) -> Result<bool> {
     raise_file_limit();
     if options.baseline.is_wanted() {
@@ -203,7 +210,7 @@ async fn run(options: &Options) -> Result<bool> {
     if let Some(accounts) = &options.accounts {
         let report = release::run(accounts, options).await?;
         report.publish_release(options)?;
-        return Ok(report.is_sound());
+        return Ok(report.is_sound(options));
     }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),
@@ -244,9 +251,11 @@ async fn run(options: &Options) -> Result<bool> {
         fixtures = fixtures::make(&cluster, options.pairs).await?;
     }
     for scenario in wanted {
+        let sampler = Sampler::start(&cluster).await?;
         let report = scenario.run(&cluster, &mut fixtures, options).await?;
-        sound &= report.is_sound();
-        report.publish(&cluster, options).await?;
+        sound &= report.is_sound(options);
+        let samples = sampler.finish().await?;
+        report.publish(&cluster, &samples, options).await?;
     }
     Ok(sound)
 }

@@ -10,7 +10,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 
-use crate::{Options, Result, cluster::Cluster, delivery::Faults, results};
+use crate::{
+    Options, Result,
+    cluster::Cluster,
+    delivery::Faults,
+    page, results,
+    timeline::{self, Sample},
+};
 
 /// Prints a line. A closed pipe is not an error.
 pub fn say(line: impl Display) {
@@ -38,6 +44,8 @@ pub struct Report {
     pub faults: Faults,
     /// The number of checked messages.
     pub checked: u64,
+    /// The p99 of a message's way to its reader, in milliseconds, where the scenario measures it.
+    pub p99_ms: Option<f64>,
 }
 
 /// Our number divided by a peer's, from the same run.
@@ -89,54 +97,55 @@ impl Ratio {
 }
 
 impl Report {
-    /// Whether no message was lost, repeated or out of order.
-    pub fn is_sound(&self) -> bool {
-        self.faults.none()
+    /// Whether no message was lost, repeated or out of order, and the p99 is within the bound of the
+    /// options.
+    pub fn is_sound(&self, options: &Options) -> bool {
+        let bound = options.max_p99.unwrap_or(f64::INFINITY);
+        let is_late = self.p99_ms.is_some_and(|p99| p99 > bound);
+        if let Some(p99) = self.p99_ms.filter(|_| is_late) {
+            warn(format!(
+                "{}: a message\u{2019}s p99 is {p99:.1} ms, and --max-p99 is {bound} ms.",
+                self.scenario
+            ));
+        }
+        self.faults.none() && !is_late
     }
 
     /// Prints the report and writes it beside the cluster.
-    pub async fn publish(&self, cluster: &Cluster, options: &Options) -> Result<()> {
+    pub async fn publish(
+        &self,
+        cluster: &Cluster,
+        samples: &[Sample],
+        options: &Options,
+    ) -> Result<()> {
         let (at, machine) = machine(cluster).await?;
-        self.write(&at, &machine, options)
+        self.write(&at, &machine, samples, options)
     }
 
     /// Prints the report of a release elsewhere and writes it. The machine is the load generator's.
     pub fn publish_release(&self, options: &Options) -> Result<()> {
         let at = chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string();
-        self.write(&at, &json!({ "base_urls": options.base_url }), options)
+        self.write(&at, &json!({ "base_urls": options.base_url }), &[], options)
     }
 
-    fn write(&self, at: &str, machine: &Value, options: &Options) -> Result<()> {
+    fn write(
+        &self,
+        at: &str,
+        machine: &Value,
+        samples: &[Sample],
+        options: &Options,
+    ) -> Result<()> {
         for table in &self.tables {
             say("");
             print(table);
         }
         if !self.ratios.is_empty() {
             say("");
-            let heading = ["ratio", "value", "ahead", "moonshot", "so"]
-                .map(str::to_owned)
-                .into();
-            let rows: Vec<Vec<String>> = [heading]
-                .into_iter()
-                .chain(self.ratios.iter().map(Ratio::row))
-                .collect();
-            print(&rows);
+            print(&self.ratio_rows());
         }
         say("");
         self.notes.iter().for_each(say);
-        let Faults {
-            failed,
-            lost,
-            duplicated,
-            reordered,
-            inbox_gaps,
-            strange,
-        } = self.faults;
-        say(format!(
-            "{} messages checked: {failed} failed, {lost} lost, {duplicated} duplicated, {reordered} reordered, \
-             {inbox_gaps} gaps in inboxes, {strange} strange.",
-            self.checked
-        ));
+        say(self.verdict());
         let content = json!({
             "scenario": self.scenario,
             "at": at,
@@ -146,20 +155,65 @@ impl Report {
             "faults": self.faults,
             "checked": self.checked,
             "details": self.details,
+            "samples": samples,
         });
         fs::create_dir_all(&options.dir)?;
-        let file = options.dir.join(format!(
-            "report-{}-{}.json",
-            self.scenario,
-            at.replace(':', "")
-        ));
+        let name = format!("report-{}-{}", self.scenario, at.replace(':', ""));
+        let file = options.dir.join(format!("{name}.json"));
         fs::write(&file, format!("{content:#}\n"))?;
-        say(format!("Written to {}.", file.display()));
+        let page = options.dir.join(format!("{name}.html"));
+        fs::write(&page, self.page(at, machine, samples))?;
+        say(format!(
+            "Written to {}, and as a page to {}.",
+            file.display(),
+            page.display()
+        ));
         if options.record {
             results::record(self, at, &content["machine"], &command())?;
             say("Recorded in loadtest/README.md.");
         }
         Ok(())
+    }
+}
+
+impl Report {
+    fn ratio_rows(&self) -> Vec<Vec<String>> {
+        let heading = ["ratio", "value", "ahead", "moonshot", "so"].map(str::to_owned);
+        [heading.into()]
+            .into_iter()
+            .chain(self.ratios.iter().map(Ratio::row))
+            .collect()
+    }
+
+    /// The faults in a sentence.
+    fn verdict(&self) -> String {
+        let Faults {
+            failed,
+            lost,
+            duplicated,
+            reordered,
+            inbox_gaps,
+            strange,
+        } = self.faults;
+        format!(
+            "{} messages checked: {failed} failed, {lost} lost, {duplicated} duplicated, {reordered} reordered, \
+             {inbox_gaps} gaps in inboxes, {strange} strange.",
+            self.checked
+        )
+    }
+
+    /// The report as a page, with a plot of each second.
+    fn page(&self, at: &str, machine: &Value, samples: &[Sample]) -> String {
+        let paragraph = |text: &str| format!("<p>{}</p>", page::escaped(text));
+        let mut body = paragraph(&self.verdict());
+        if !self.ratios.is_empty() {
+            body.push_str(&page::table(&self.ratio_rows()));
+        }
+        body.extend(self.tables.iter().map(|table| page::table(table)));
+        body.extend(self.notes.iter().map(|note| paragraph(note)));
+        body.push_str(&timeline::plots(samples));
+        body.push_str(&paragraph(&format!("{} at {at}, on {machine}", command())));
+        page::document(&format!("loadtest {}", self.scenario), "", &body)
     }
 }
 

@@ -165,6 +165,7 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         details,
         faults,
         checked,
+        p99_ms: None,
     })
 }
 

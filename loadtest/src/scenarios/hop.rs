@@ -116,6 +116,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         details,
         faults,
         checked,
+        p99_ms: Some(receive_p99_ms(&rounds)),
     })
 }
 
@@ -154,7 +155,16 @@ pub async fn run_release(nodes: &[Node], pairs: &mut [Pair], options: &Options) 
         }),
         faults,
         checked,
+        p99_ms: Some(receive_p99_ms(&rounds)),
     })
+}
+
+/// The p99 of a message's way to its reader in the slower phase, in milliseconds: the median of the
+/// rounds.
+fn receive_p99_ms(rounds: &[Vec<Found>]) -> f64 {
+    let phases = 0..rounds.first().map_or(0, Vec::len);
+    let p99 = |phase: usize| median(rounds.iter().map(|round| round[phase].receive.p99));
+    phases.map(p99).fold(0.0, f64::max) / 1000.0
 }
 
 /// Measures a peer at the same rate, from a socket of its first node to one of another.

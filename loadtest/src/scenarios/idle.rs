@@ -110,6 +110,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         details,
         faults: Faults::default(),
         checked,
+        p99_ms: None,
     })
 }
 

@@ -119,6 +119,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         details,
         faults,
         checked,
+        p99_ms: None,
     })
 }
 

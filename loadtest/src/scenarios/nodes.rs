@@ -408,5 +408,6 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         details: json!(found),
         faults,
         checked: (EVENTS + LOST_EVENTS) as u64,
+        p99_ms: None,
     })
 }

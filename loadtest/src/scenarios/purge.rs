@@ -193,6 +193,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         details: json!({ "rows": options.rows, "phases": phases }),
         faults: Faults::default(),
         checked,
+        p99_ms: None,
     })
 }
 

@@ -150,6 +150,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         details: json!({ "in_flight": options.in_flight, "pairs": pairs.len(), "series": series }),
         faults,
         checked,
+        p99_ms: None,
     })
 }
 

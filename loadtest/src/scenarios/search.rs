@@ -235,6 +235,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         details: json!({ "seconds": options.seconds, "found": found }),
         faults: Faults::default(),
         checked,
+        p99_ms: None,
     })
 }
 

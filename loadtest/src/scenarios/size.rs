@@ -388,6 +388,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             "seconds": options.seconds, "found": found }),
         faults: Faults::default(),
         checked,
+        p99_ms: None,
     })
 }
 

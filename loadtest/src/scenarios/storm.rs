@@ -112,6 +112,7 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         details,
         faults,
         checked,
+        p99_ms: None,
     })
 }
 

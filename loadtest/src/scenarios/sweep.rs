@@ -256,6 +256,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
             ..Faults::default()
         },
         checked: u64::from(SENDS),
+        p99_ms: None,
     })
 }
 

@@ -228,6 +228,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         details: json!({ "seconds": options.seconds, "rounds": rounds }),
         faults: Faults::default(),
         checked,
+        p99_ms: None,
     })
 }
 

@@ -327,5 +327,6 @@ fn report(found: &[Found], options: &Options) -> Report {
         details: json!({ "megabytes": options.megabytes, "phases": found }),
         faults: Faults::default(),
         checked: 0,
+        p99_ms: None,
     }
 }

@@ -263,6 +263,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         details: json!({ "messages_per_week": year.messages, "weeks": weeks }),
         faults: Faults::default(),
         checked: 0,
+        p99_ms: None,
     })
 }
 

@@ -320,6 +320,7 @@ impl Findings {
             }),
             faults,
             checked: self.counts.get("acked").copied().unwrap_or_default(),
+            p99_ms: None,
         })
     }
 }

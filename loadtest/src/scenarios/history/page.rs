@@ -1,13 +1,15 @@
-//! A page about a soak: messages acked in each second, and the harms below them. It is a single file
-//! without scripts, with nothing from elsewhere.
+//! A page about a soak: messages acked in each second, and the harms below them.
 
 use std::fmt::Write;
+
+use crate::page::{document, escaped, table};
 
 /// The width and the height of the plot, in pixels, and its margins to the left and below.
 const WIDTH: f64 = 1_200.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 60.0;
 const BELOW: f64 = 24.0;
+const STYLE: &str = ".r{fill:#3b6ea5}.m{fill:#c0504d;opacity:.75}.s{fill:#c0504d;opacity:.08}";
 /// The height of a harm's bar.
 const BAR: f64 = 16.0;
 
@@ -21,24 +23,10 @@ pub(super) struct Mark {
 
 /// The page's HTML. `acked` is the number of messages in each second, and `rows` are the results.
 pub(super) fn page(title: &str, acked: &[u64], marks: &[Mark], rows: &[Vec<String>]) -> String {
-    let mut html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title>\
-         <style>body{{font:14px sans-serif;margin:2em;color:#222}}td{{padding:1px 1em 1px 0}}\
-         text{{font:11px sans-serif;fill:#444}}.r{{fill:#3b6ea5}}.m{{fill:#c0504d;opacity:.75}}\
-         .s{{fill:#c0504d;opacity:.08}}.a{{stroke:#bbb}}</style><h1>{title}</h1>"
-    );
-    plot(&mut html, acked, marks);
-    html.push_str("<table>");
-    for row in rows {
-        let cells = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell)));
-        html.push_str(&format!("<tr>{}</tr>", cells.collect::<String>()));
-    }
-    html.push_str("</table></html>\n");
-    html
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
+    let mut body = String::new();
+    plot(&mut body, acked, marks);
+    body.push_str(&table(rows));
+    document(title, STYLE, &body)
 }
 
 /// The plot: a bar for each second, and below them a lane for each kind of harm.

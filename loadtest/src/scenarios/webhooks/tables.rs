@@ -24,6 +24,7 @@ pub fn report(rounds: Vec<Round>, receiver: &Receiver, agents: usize) -> Report 
         details: json!({ "agents": agents, "rounds": rounds }),
         faults,
         checked: receiver.messages() as u64,
+        p99_ms: None,
     }
 }
 
