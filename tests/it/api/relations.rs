@@ -500,13 +500,21 @@ fn hurried(url: &str) -> Db {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heavy_relation_holds_up_no_other_and_is_purged_in_the_end() {
-    const TOOL_CALLS: u32 = 200_000;
-    const FILES: u32 = 100_000;
+    a_relation_holds_up_no_other(30_000, 15_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "one of the longest; `make test-full` runs it"]
+async fn the_heaviest_relation_holds_up_no_other_and_is_purged_in_the_end() {
+    a_relation_holds_up_no_other(200_000, 100_000).await;
+}
+
+async fn a_relation_holds_up_no_other(tool_calls: u32, files: u32) {
     let world = World::new(&[]).await;
     let client = connect(&world.database).await;
     let heavy = ended(&client, 60).await;
-    answered_tool_calls(&client, heavy, TOOL_CALLS).await;
-    confirmed_files(&client, heavy, FILES).await;
+    answered_tool_calls(&client, heavy, tool_calls).await;
+    confirmed_files(&client, heavy, files).await;
     let light = ended(&client, 30).await;
     answered_tool_calls(&client, light, 10).await;
     client.batch_execute("analyze").await.expect("analyzed");
