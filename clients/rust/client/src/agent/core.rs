@@ -90,9 +90,10 @@ pub(crate) struct Core {
     /// The last look whether the key is about to end, Unix milliseconds.
     key_checked_at: AtomicU64,
     store: Option<Kept>,
-    /// Handled messages that the store does not have yet. Its lock is held while anything is stored:
-    /// nobody acknowledges what somebody else still writes.
+    /// Handled messages that the store does not have yet.
     unsaved: Mutex<Vec<Handled>>,
+    /// Held while anything is stored: nobody acknowledges what somebody else still writes.
+    saving: Mutex<()>,
 }
 
 struct AgentToken(Secret);
@@ -152,6 +153,7 @@ impl Core {
             key_checked_at: config.clock.now_ms().into(),
             store: config.store.clone(),
             unsaved: Mutex::default(),
+            saving: Mutex::default(),
         }))
     }
 
@@ -219,7 +221,7 @@ impl Core {
             return true;
         };
         // News that are older than what a save takes over would go back behind it.
-        let _unsaved = self.unsaved.lock();
+        let _saving = self.saving.lock();
         take_news(&**store, &self.session, &self.hooks, conversation_id)
     }
 
@@ -237,22 +239,41 @@ impl Core {
     }
 
     /// Keeps pins, marks and handled messages where the developer said. A failure is told to the
-    /// hook, and what was not kept is kept by the next save.
-    pub(super) fn save(&self) -> bool {
+    /// hook, and what was not kept is kept by the next save. A save that nobody waits for any more
+    /// ends all the same.
+    pub(super) async fn save(self: &Arc<Self>) -> bool {
+        if self.store.is_none() || self.is_saved() {
+            return true;
+        }
+        let core = self.clone();
+        // A store waits for the disk or for a server, and other tasks have this thread too.
+        let saved = tokio::task::spawn_blocking(move || core.save_now());
+        saved.await.unwrap_or(false)
+    }
+
+    /// Whether nothing is to be stored, and nothing is being stored.
+    fn is_saved(&self) -> bool {
+        let is_idle = self.saving.try_lock().is_some();
+        is_idle && self.unsaved.lock().is_empty() && !self.session.is_dirty()
+    }
+
+    fn save_now(&self) -> bool {
         let Some(store) = &self.store else {
             return true;
         };
-        let mut unsaved = self.unsaved.lock();
-        if !unsaved.is_empty() {
+        let _saving = self.saving.lock();
+        let handled = self.unsaved.lock().clone();
+        if !handled.is_empty() {
             let added = match store {
-                Kept::Alone(store) => store.add_handled(&unsaved),
-                Kept::Shared(store) => store.add_handled(&unsaved),
+                Kept::Alone(store) => store.add_handled(&handled),
+                Kept::Shared(store) => store.add_handled(&handled),
             };
             if added.is_err() {
                 self.hooks.call(&Hook::StoreFailed);
                 return false;
             }
-            unsaved.clear();
+            // Others were added behind them meanwhile.
+            self.unsaved.lock().drain(..handled.len());
         }
         if !self.session.take_dirty() {
             return true;

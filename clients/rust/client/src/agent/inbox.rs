@@ -210,7 +210,7 @@ impl Inbox {
             ((), ()) = async { tokio::join!(self.learn_all(), handling) } => {}
             () = self.grace() => {}
         }
-        self.core.save();
+        self.core.save().await;
         match self.failure.lock().take() {
             Some(error) => Err(error),
             None => Ok(()),
@@ -388,10 +388,10 @@ impl Inbox {
 
     /// Stores what was learned, again and again; false if the agent stops before.
     async fn keep(&self) -> bool {
-        while !self.core.save() {
+        while !self.core.save().await {
             tokio::select! {
                 () = tokio::time::sleep(STORE_RETRY) => {}
-                () = self.stopping.cancelled() => return self.core.save(),
+                () = self.stopping.cancelled() => return self.core.save().await,
             }
         }
         true

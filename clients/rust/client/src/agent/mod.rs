@@ -192,7 +192,7 @@ impl Agent {
         // Another process may have seen the key.
         core.look_up(None)?;
         let done = core.session.confirm(principal, key);
-        core.save();
+        core.save().await;
         Ok(done)
     }
 

@@ -41,7 +41,7 @@ impl Agent {
             refs: &[],
         };
         let sent = Box::pin(core.outbox().send(&draft)).await?;
-        core.save();
+        core.save().await;
         Ok(sent)
     }
 
@@ -78,7 +78,7 @@ impl Agent {
             };
             received.push(Received { message, opened });
         }
-        core.save();
+        core.save().await;
         Ok(received)
     }
 }

@@ -61,7 +61,7 @@ impl Agent {
     pub async fn approval_result(&self, approval: Approval) -> Result<Option<ApprovalResult>> {
         let core = self.start().await?;
         let result = core.result_of(approval).await?;
-        core.save();
+        core.save().await;
         Ok(result)
     }
 

@@ -230,7 +230,7 @@ impl Webhook {
         let _stop = stopping.clone().drop_guard();
         let handlers = self.agent.handlers();
         let handled = handlers.process(&core, event, replayed, &stopping).await;
-        if !core.save() {
+        if !core.save().await {
             // An answer of success would acknowledge it.
             return handled.and(Err(crate::Error::Store(std::io::Error::other(
                 "not stored",

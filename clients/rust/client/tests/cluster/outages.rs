@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use blindpipe_client::{
@@ -89,10 +89,12 @@ async fn a_handler_that_panics_fails_alone() {
     talk.agent.stop().await;
 }
 
-/// A store that fails while it is told to.
+/// A store that fails, or waits, while it is told to.
 #[derive(Default)]
 struct Moody {
     fails: AtomicBool,
+    waits: AtomicBool,
+    is_waiting: AtomicBool,
     kept: MemoryStore,
 }
 
@@ -105,6 +107,12 @@ impl Store for Moody {
         if self.fails.load(Ordering::Relaxed) {
             return Err(io::Error::other("full"));
         }
+        let began = Instant::now();
+        while self.waits.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(10) {
+            self.is_waiting.store(true, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.is_waiting.store(false, Ordering::Relaxed);
         self.kept.save(document)
     }
 }
@@ -132,6 +140,29 @@ async fn an_event_whose_lessons_are_not_kept_is_not_acknowledged() {
     until(|| *heard.lock() == 2).await;
     second.stop().await;
     assert!(store.load().expect("a store").is_some());
+}
+
+#[tokio::test]
+async fn a_slow_store_holds_up_no_other_task_of_its_thread() {
+    let scene = scene("slow-store").await;
+    let store = Arc::new(Moody::default());
+    let heard = Arc::<AtomicU32>::default();
+    let (hearing, slow) = (heard.clone(), store.clone());
+    let agent = scene.builder().store(store.clone()).on_message(move |_| {
+        slow.waits.store(true, Ordering::Relaxed);
+        hearing.fetch_add(1, Ordering::Relaxed);
+        async { Ok(()) }
+    });
+    let agent = running(agent).await;
+    let conversation = scene.conversation().await;
+    conversation.send("hello").await.expect("sent");
+    until(|| store.is_waiting.load(Ordering::Relaxed)).await;
+    conversation.send("meanwhile").await.expect("sent");
+    assert!(store.is_waiting.load(Ordering::Relaxed), "it still waits");
+    store.waits.store(false, Ordering::Relaxed);
+    until(|| heard.load(Ordering::Relaxed) == 2).await;
+    store.waits.store(false, Ordering::Relaxed);
+    agent.stop().await;
 }
 
 /// The texts of the messages that come before the person has caught up, or up to `last`.
