@@ -165,7 +165,8 @@ export class Browser {
     await ended;
     this.server.closeAllConnections();
     this.server.close();
-    rmSync(this.folder, { recursive: true, force: true, maxRetries: 5 });
+    // Processes of a killed browser write on for some seconds on a busy machine.
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 20 });
   }
 }
 
