@@ -185,6 +185,27 @@ impl Scene {
         timeout(patience, answered).await.expect("all is answered");
     }
 
+    /// Sends until more than one process has answered: the first to connect may answer all that was
+    /// sent before the others came.
+    async fn until_split(&mut self) -> Result<()> {
+        let split = async {
+            loop {
+                self.say(1).await?;
+                self.until_answered(PATIENCE).await;
+                let mut answering = BTreeSet::new();
+                for talk in &self.talks {
+                    let all = answers(talk).await;
+                    answering.extend(all.iter().map(|text| by(text).to_owned()));
+                }
+                if answering.len() > 1 {
+                    return Ok(());
+                }
+                sleep(Duration::from_millis(200)).await;
+            }
+        };
+        timeout(PATIENCE, split).await.expect("a second process")
+    }
+
     /// A process that has the first conversation.
     async fn owner(&self) -> usize {
         let all = answers(&self.talks[0]).await;
@@ -400,8 +421,7 @@ async fn a_node_that_dies_leaves_each_message_answered_once_and_in_order() -> Re
     for node in [0, 1, 1] {
         scene.start(node)?;
     }
-    scene.say(2).await?;
-    scene.until_answered(PATIENCE).await;
+    scene.until_split().await?;
     for _ in 0..2 {
         scene.say(1).await?;
         // People write to the other node, and the processes of this one come back to it.
