@@ -241,6 +241,9 @@ async fn run(options: &Options) -> Result<bool> {
     } else {
         &options.scenarios
     };
+    if options.max_p99.is_some() && !wanted.iter().any(|one| matches!(one, Scenario::Hop)) {
+        return Err("--max-p99 bounds hop, which is not among the scenarios".into());
+    }
     let mut sound = true;
     let mut fixtures = Vec::new();
     if wanted.iter().any(|scenario| scenario.needs_people()) {

@@ -285,6 +285,8 @@ async fn machine(cluster: &Cluster) -> Result<(String, Value)> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     fn verdict(value: f64, goal: Goal) -> String {
@@ -305,5 +307,28 @@ mod tests {
         let less = |value| verdict(value, Goal::AtMost(1.3, 1.1));
         assert_eq!([1.4, 1.3, 1.1].map(less), ["behind", "ahead", "moonshot"]);
         assert_eq!(verdict(0.5, Goal::None), "–");
+    }
+
+    #[test]
+    fn a_run_is_sound_within_its_bounds() {
+        let report = |p99_ms, lost| Report {
+            scenario: "hop",
+            tables: Vec::new(),
+            ratios: Vec::new(),
+            notes: Vec::new(),
+            details: Value::Null,
+            faults: Faults {
+                lost,
+                ..Faults::default()
+            },
+            checked: 1,
+            p99_ms,
+        };
+        let bound = Options::parse_from(["loadtest", "--max-p99", "50"]);
+        assert!(report(Some(50.0), 0).is_sound(&bound));
+        assert!(!report(Some(50.1), 0).is_sound(&bound));
+        assert!(!report(Some(1.0), 1).is_sound(&bound));
+        let free = Options::parse_from(["loadtest"]);
+        assert!(report(Some(1e9), 0).is_sound(&free));
     }
 }
