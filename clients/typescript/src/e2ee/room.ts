@@ -39,7 +39,7 @@ const MAX_EPOCH_MESSAGES = 10_000;
 const MAX_TIME_APART_MS = 5 * MINUTE_MS;
 /** How old a delta or a tool request may be. */
 const MAX_MOMENT_MS = 5 * MINUTE_MS;
-/** How old a message may be that a handler is given. */
+/** How far before or after now a message may be signed that a handler is given. */
 export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
 /** 17 characters of the sender and 16 of the message. */
 const NAME_LENGTH = 33;

@@ -1,7 +1,7 @@
 //! Keeps the files of a test's databases in memory.
 //!
-//! Each test has a database of its own, which is 700 files to make and to remove. On a disk that is
-//! a seventh of the processor's time of a run.
+//! Each test has a database of its own, which is 700 files to make and to remove. 24 tests used 10 and
+//! 14 s of the kernel's time on a disk, more in the second run, and 5 s in memory.
 
 use std::{
     fs, io,
