@@ -52,6 +52,7 @@ grant select, update on live_session to :"serving_role";
 grant select, insert, update, delete on login_guard to :"serving_role";
 grant select, insert, update, delete on login_notice to :"serving_role";
 grant select, insert, update, delete on member to :"serving_role";
+grant select on member_activity to :"serving_role";
 grant select, insert, update on message to :"serving_role";
 grant select, insert, delete on message_deletion to :"serving_role";
 grant select, insert on message_ref to :"serving_role";

@@ -38,6 +38,15 @@ begin
     raise exception 'the access log is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION activity_ceiling(activity uuid)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$
+    select (lpad(to_hex(least(('x' || translate(left(activity::text, 13), '-', ''))::bit(48)::bigint + 60000, 281474976710655)), 12, '0')
+        || repeat('f', 20))::uuid
+$function$;
+
 CREATE OR REPLACE FUNCTION agent_texts_end()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -247,6 +256,39 @@ CREATE OR REPLACE FUNCTION log_position()
 AS $function$
     select pg_current_xact_id()::text::bigint
 $function$;
+
+CREATE OR REPLACE FUNCTION note_activity()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+declare
+    activity uuid := coalesce(new.last_message_id, new.conversation_id);
+begin
+    if new.activity_until between activity and activity_ceiling(activity) then
+        return new;
+    end if;
+    new.activity_until := activity_ceiling(activity);
+    update member_activity set activity_until = new.activity_until where conversation_id = new.conversation_id;
+    return new;
+end $function$;
+
+CREATE OR REPLACE FUNCTION note_member_activity()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+begin
+    -- Until the members change, their conversation's activity is not noted.
+    perform from conversation c where c.conversation_id in (select conversation_id from added)
+        order by c.conversation_id for no key update;
+    insert into member_activity (conversation_id, principal_id, activity_until)
+    select a.conversation_id, a.principal_id, coalesce(c.activity_until, activity_ceiling(coalesce(c.last_message_id, c.conversation_id)))
+    from added a join conversation c on c.conversation_id = a.conversation_id;
+    return null;
+end $function$;
 
 CREATE OR REPLACE FUNCTION oldest_webhook_delivery()
  RETURNS timestamp with time zone
@@ -643,6 +685,7 @@ create table conversation (
     last_hop smallint not null default 0,
     last_activity_at timestamp with time zone not null default app_now(),
     purged_seq bigint not null default 0,
+    activity_until uuid,
     constraint conversation_encryption_check CHECK (encryption = ANY (ARRAY['optional'::text, 'required'::text])),
     constraint conversation_kind_check CHECK (kind = ANY (ARRAY['direct'::text, 'agent'::text, 'group'::text])),
     constraint conversation_pair UNIQUE (pair_low, pair_high),
@@ -820,6 +863,13 @@ create table member (
     constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
     constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
     constraint member_visibility_check CHECK (visibility = ANY (ARRAY['all'::text, 'addressed'::text]))
+);
+
+create table member_activity (
+    conversation_id uuid not null,
+    principal_id uuid not null,
+    activity_until uuid not null,
+    constraint member_activity_pkey PRIMARY KEY (conversation_id, principal_id)
 );
 
 create table message (
@@ -1240,6 +1290,8 @@ alter table member add constraint member_conversation_id_fkey FOREIGN KEY (conve
 
 alter table member add constraint member_relation_id_fkey FOREIGN KEY (relation_id) REFERENCES relation(relation_id);
 
+alter table member_activity add constraint member_activity_conversation_id_principal_id_fkey FOREIGN KEY (conversation_id, principal_id) REFERENCES member(conversation_id, principal_id) ON DELETE CASCADE;
+
 alter table passkey add constraint passkey_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
 
 alter table passkey_challenge add constraint passkey_challenge_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
@@ -1375,6 +1427,8 @@ CREATE INDEX key_backup_erasure_due ON key_backup_erasure USING btree (due_at);
 CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
 
 CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
+
+CREATE INDEX member_activity_latest ON member_activity USING btree (principal_id, activity_until);
 
 CREATE INDEX member_instance ON member USING btree (principal_id, conversation_id) WHERE instance_id IS NOT NULL;
 
@@ -1732,6 +1786,10 @@ CREATE TRIGGER agent_public_key AFTER INSERT OR DELETE OR UPDATE ON agent_key FO
 
 CREATE TRIGGER agent_token_revocation AFTER UPDATE OF revoked_at ON agent_token FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
 
+CREATE TRIGGER conversation_activity BEFORE UPDATE OF last_message_id ON conversation FOR EACH ROW WHEN (NOT COALESCE(new.last_message_id >= old.last_message_id AND new.last_message_id <= old.activity_until, false)) EXECUTE FUNCTION note_activity();
+
+CREATE TRIGGER conversation_activity_new BEFORE INSERT ON conversation FOR EACH ROW EXECUTE FUNCTION note_activity();
+
 CREATE TRIGGER device_public_key AFTER UPDATE OF key_id ON device FOR EACH ROW WHEN (old.key_id IS DISTINCT FROM new.key_id) EXECUTE FUNCTION public_key_of_device();
 
 CREATE TRIGGER key_backup_appends BEFORE INSERT ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
@@ -1739,6 +1797,8 @@ CREATE TRIGGER key_backup_appends BEFORE INSERT ON key_backup FOR EACH ROW EXECU
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 
 CREATE TRIGGER key_backup_truncate BEFORE TRUNCATE ON key_backup FOR EACH STATEMENT EXECUTE FUNCTION key_backup_is_append_only();
+
+CREATE TRIGGER member_activity_new AFTER INSERT ON member REFERENCING NEW TABLE AS added FOR EACH STATEMENT EXECUTE FUNCTION note_member_activity();
 
 CREATE TRIGGER session_revocation AFTER UPDATE OF revoked_at ON session FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
 
@@ -1823,6 +1883,8 @@ comment on table login_guard is 'owner: features/accounts';
 comment on table login_notice is 'owner: features/accounts';
 
 comment on table member is 'owner: features/conversations';
+
+comment on table member_activity is 'owner: features/conversations';
 
 comment on table message is 'owner: features/messages';
 

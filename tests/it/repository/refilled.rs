@@ -46,7 +46,7 @@ const TABLES: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-fn statement(name: &str) -> String {
+pub(super) fn statement(name: &str) -> String {
     let named = format!("-- {name}\n");
     let all = statements();
     let found = all.into_iter().find(|(_, sql)| sql.starts_with(&named));
@@ -59,7 +59,7 @@ async fn insert(client: &Client, sql: &str, rows: u64, at: &str) {
 }
 
 /// Runs a prepared statement. Returns the pages that it touched, in memory or not.
-async fn pages(client: &Client, execute: &str) -> u64 {
+pub(super) async fn pages(client: &Client, execute: &str) -> u64 {
     let explain = format!("explain (analyze, buffers, format json) {execute}");
     let answer = client.simple_query(&explain).await.expect(execute);
     let text = answer.iter().find_map(|message| match message {

@@ -10,6 +10,7 @@ mod browser;
 mod client;
 mod collector;
 mod devtools;
+mod dice;
 mod faulty_receiver;
 pub mod h2;
 mod hostile;
@@ -37,6 +38,7 @@ pub use self::{
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     collector::{Collector, ExportedSpan},
     devtools::DevTools,
+    dice::Dice,
     faulty_receiver::FaultyReceiver,
     hostile::{
         channel_to, directory_entry, forged, knock, knock_and_stay, publish, sealed, wrong_secret,

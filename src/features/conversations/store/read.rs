@@ -15,6 +15,10 @@ use crate::{
 /// The caller's conversations, latest activity first: ordered by the id of the last message, or of
 /// the conversation where there is none. The cursor is such an id. It is compared, not looked up:
 /// ids rise with time.
+///
+/// Cost: `member_activity` has an upper bound of each conversation's activity, at most 60 s above it.
+/// A page reads its own conversations twice, and the others that were active in the 60 s after its
+/// last one.
 pub async fn page(
     client: &Conn,
     viewer: Principal,
@@ -58,6 +62,24 @@ async fn show(
     let rows = client
         .query(
             "-- conversations.show
+            with before as materialized (
+                select coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff') as activity,
+                    coalesce(activity_ceiling($3::uuid), 'ffffffff-ffff-ffff-ffff-ffffffffffff') as activity_until
+            ), candidate as not materialized (
+                select a.activity_until, own.* from member_activity a cross join lateral (
+                    select m.conversation_id, coalesce(c.last_message_id, c.conversation_id) as activity
+                    from active_member m join conversation c using (conversation_id)
+                    where m.conversation_id = a.conversation_id and m.principal_id = a.principal_id offset 0
+                ) own
+                where a.principal_id = $2 and a.activity_until <= (select activity_until from before)
+                    and own.activity < (select activity from before)
+            ), nearest as materialized (
+                select activity from candidate order by activity_until desc limit $4
+            ), page as materialized (
+                -- There are enough whose activity is at least the earliest of `nearest`. Any of these has its bound above it.
+                select conversation_id from candidate where activity_until >= (select activity from nearest order by activity limit 1)
+                order by activity desc limit $4
+            )
             select c.conversation_id, c.kind, c.title, c.created_by, c.created_at, c.encryption, c.epoch, c.rotation_required,
                    c.last_message_id, c.last_activity_at,
                    (select count(*) from member x where x.conversation_id = c.conversation_id) as member_count,
@@ -81,12 +103,7 @@ async fn show(
                 where latest.sender_id <> me.principal_id
                     and (me.visibility = 'all' and latest.seq > me.all_from_seq or me.principal_id::text = any(latest.recipients))
             ) unread
-            where c.conversation_id = any(coalesce($1::uuid[], array(
-                    select c.conversation_id from active_member me join conversation c using (conversation_id)
-                    where me.principal_id = $2
-                        and ($3::uuid is null or coalesce(c.last_message_id, c.conversation_id) < $3)
-                    order by coalesce(c.last_message_id, c.conversation_id) desc limit $4
-                )))
+            where c.conversation_id = any(coalesce($1::uuid[], array(select conversation_id from page)))
                 and ($2::uuid is null or me.principal_id is not null and mine.state is distinct from 'revoked')
             order by coalesce(c.last_message_id, c.conversation_id) desc",
             &[&these, &viewer, &cursor, &rows],

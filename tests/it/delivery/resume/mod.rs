@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{
-    Agent, PASSWORD, ProcessNode, Sleeper, Socket, TestNode, connect, db, nodes, nodes_with, psql,
-    spawn,
+    Agent, Dice, PASSWORD, ProcessNode, Sleeper, Socket, TestNode, connect, db, nodes, nodes_with,
+    psql, spawn,
 };
 
 const RAISED_LIMITS: (&str, &str) = (

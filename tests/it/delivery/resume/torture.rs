@@ -2,36 +2,6 @@
 
 use super::*;
 
-/// Chance that can be had again: the seed is printed, and `TEST_SEED` sets it.
-struct Dice(u64);
-
-impl Dice {
-    #[expect(
-        clippy::print_stdout,
-        reason = "whoever sees this test fail wants to see it fail again"
-    )]
-    fn new() -> Self {
-        let given = std::env::var("TEST_SEED")
-            .ok()
-            .and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or_else(rand::random);
-        println!("TEST_SEED={seed}");
-        Dice(seed)
-    }
-
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
-
 /// Everything that a reader has ever been told, by number.
 struct Log {
     events: BTreeMap<i64, Value>,
@@ -200,7 +170,7 @@ async fn readers_that_are_cut_anywhere_and_come_back_anywhere_read_exactly_what_
         let torture = torture(
             nodes.clone(),
             agent,
-            Dice(dice.next()),
+            dice.fork(),
             messages + 2,
             sending.clone(),
         );
