@@ -19,6 +19,7 @@ mod year;
 mod fanout;
 mod idle;
 mod nodes;
+mod popular;
 mod slow;
 mod storm;
 mod sweep;
@@ -35,6 +36,8 @@ pub enum Scenario {
     /// From send to receive at a fixed rate, on one node and across two, beside the floor and
     /// Socket.IO
     Hop,
+    /// A thousand users who write to one agent, beside the same load spread over eight
+    Popular,
     /// A send to a group of which everybody listens, beside the floor and Socket.IO
     Fanout,
     /// Memory and connecting of sockets that are silent
@@ -86,6 +89,7 @@ impl Scenario {
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
             Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
+            Scenario::Popular => Box::pin(popular::run(cluster, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
