@@ -1170,6 +1170,8 @@ create table webhook (
     updated_at timestamp with time zone not null default app_now(),
     url_session_id uuid,
     secret_session_id uuid,
+    max_events integer not null default 1,
+    constraint webhook_max_events_check CHECK (max_events >= 1 AND max_events <= 50),
     constraint webhook_pkey PRIMARY KEY (agent_id),
     constraint webhook_status_check CHECK (status = ANY (ARRAY['pending_verification'::text, 'active'::text, 'suspended'::text]))
 );

@@ -4,7 +4,7 @@ use blindpipe_protocol::{
     close::Close,
     events::EventKind,
     frames::{ClientFrame, ClientFrameKind, ServerFrame, ServerFrameKind},
-    webhooks::{WebhookCall, WebhookEventKind, WebhookReplies},
+    webhooks::{WebhookBatch, WebhookBatchReplies, WebhookCall, WebhookEventKind, WebhookReplies},
 };
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -124,7 +124,7 @@ fn operation(action: &str, summary: &str, names: &[String]) -> Value {
     })
 }
 
-/// The calls that are no events of an inbox, and the answer that sends messages.
+/// The calls that are no single events of an inbox, and the answers that mean more than a 2xx.
 fn webhook_messages(schemas: &mut Schemas) -> Map<String, Value> {
     let message = |name: &str, summary: &str, payload: Value| {
         let message = json!({
@@ -137,9 +137,17 @@ fn webhook_messages(schemas: &mut Schemas) -> Map<String, Value> {
     };
     let call = schemas.reference::<WebhookCall>();
     let replies = schemas.reference::<WebhookReplies>();
+    let batch = schemas.reference::<WebhookBatch>();
+    let batch_replies = schemas.reference::<WebhookBatchReplies>();
     [
         message("call", "A call outside of the inbox.", call),
         message("replies", "A 2xx body that sends messages.", replies),
+        message("batch", "Several events of the inbox.", batch),
+        message(
+            "batch_replies",
+            "A 2xx body that names failed events and sends messages.",
+            batch_replies,
+        ),
     ]
     .into_iter()
     .collect()
@@ -151,8 +159,8 @@ fn webhook_calls() -> Value {
         "action": "send",
         "summary": "The calls that the server makes to a webhook.",
         "channel": { "$ref": "#/channels/webhook" },
-        "messages": [of("call")],
-        "reply": { "messages": [of("replies")] },
+        "messages": [of("call"), of("batch")],
+        "reply": { "messages": [of("replies"), of("batch_replies")] },
     })
 }
 

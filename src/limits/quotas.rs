@@ -223,6 +223,8 @@ pub const MAX_POLL_WAIT_SECONDS: u64 = 25;
 pub const MAX_PAGE_EVENTS: i64 = 100;
 /// Most events of a poll's answer. An agent that polls 60 times a minute reads a thousand a second.
 pub const MAX_POLL_EVENTS: i64 = 1_000;
+/// Most events of a call to a webhook. Each has a row of the log, and one failure repeats all of them.
+pub const MAX_WEBHOOK_EVENTS: i32 = 50;
 /// Most bytes of a page. It ends early rather than grow past this, but a single larger event is a
 /// page of its own.
 pub const MAX_PAGE_BYTES: i64 = 4 * MB as i64;

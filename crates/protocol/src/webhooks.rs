@@ -50,6 +50,11 @@ pub struct PutWebhook {
     /// The secret under another name. Beside `secret` it must be equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<Secret>,
+    /// The most events of a call, 1 to 50; 1 if omitted. With more than one, each call for events of the
+    /// inbox has the form of [`WebhookBatch`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 50, default = 1))]
+    pub max_events: Option<u32>,
 }
 
 /// A webhook.
@@ -65,6 +70,8 @@ pub struct Webhook {
     pub secret: Option<Secret>,
     /// Whether events are delivered.
     pub status: WebhookStatus,
+    /// The most events of a call.
+    pub max_events: u32,
     /// The reason that the last challenge or attempt failed; null after a success.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_error: Option<String>,
@@ -279,6 +286,41 @@ pub struct WebhookTest {
 pub struct WebhookReplies {
     /// Messages of the agent to the event's conversation, at most 3; `conversation_id` is ignored. The id of a message without
     /// one is derived from the delivery.
+    pub messages: Vec<SendMessage>,
+}
+
+/// The body of a POST with several events of the inbox, for a webhook whose `max_events` is above 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookBatch {
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The events, each in the form that a call of its own has. Those of a conversation are in their
+    /// order.
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<Object>))]
+    pub events: Vec<serde_json::Value>,
+}
+
+/// The body of a receiver's 2xx to a [`WebhookBatch`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookBatchReplies {
+    /// The deliveries that have failed. They come again, and so do those after them in their
+    /// conversations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<DeliveryId>,
+    /// The messages of the agent in answer to each event.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replies: Vec<WebhookEventReplies>,
+}
+
+/// Messages in answer to an event of a [`WebhookBatch`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookEventReplies {
+    /// The delivery of the event.
+    pub delivery_id: DeliveryId,
+    /// As in [`WebhookReplies`].
     pub messages: Vec<SendMessage>,
 }
 

@@ -1,5 +1,6 @@
 //! Webhooks: routes, order, retries, faults, large events.
 
+mod batches;
 mod budgets;
 mod deletions;
 mod fairness;

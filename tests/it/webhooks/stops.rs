@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{BUSY, FAST, deliveries, talking, until_caught_up};
 use crate::support::{Call, ProcessNode, Reply, User, connect, nodes, nodes_with, ulid};
 
-async fn stop(user: &User, conversation: &str) {
+pub(super) async fn stop(user: &User, conversation: &str) {
     let path = format!("/conversations/{conversation}/stop");
     let answer = user.post(path, json!({})).await.expect(200);
     assert_eq!(answer.data()["stopped"], 1);

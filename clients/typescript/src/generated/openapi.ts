@@ -4080,6 +4080,13 @@ export interface components {
         };
         /** @description The body of `PUT /agents/{agent_id}/webhook`. */
         PutWebhook: {
+            /**
+             * Format: int32
+             * @description The most events of a call, 1 to 50; 1 if omitted. With more than one, each call for events of the
+             *     inbox has the form of [`WebhookBatch`].
+             * @default 1
+             */
+            max_events: number | null;
             secret?: components["schemas"]["Secret"] | null;
             /** @description The address: https, and public. */
             url: string;
@@ -5083,6 +5090,11 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description The reason that the last challenge or attempt failed; null after a success. */
             last_error: string | null;
+            /**
+             * Format: int32
+             * @description The most events of a call.
+             */
+            max_events: number;
             previous_secret_valid_until: components["schemas"]["Timestamp"] | null;
             secret?: components["schemas"]["Secret"] | null;
             /** @description Whether events are delivered. */

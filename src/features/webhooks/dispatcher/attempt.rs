@@ -1,32 +1,36 @@
-//! An attempt of a delivery: its body, a slot, the record that it begins, the call, the replies.
+//! The attempt of a delivery: its body, a slot, the record that it begins, the call, the replies. A call
+//! may bring several deliveries, each of which is an attempt of its own in the log.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use super::{
     super::{
-        DeliveryAttempt, SecretSeal,
-        client::{Exchange, Secrets},
+        DeliveryAttempt,
+        client::Exchange,
         store::{
             ledger::{Begin, BegunAttempt, StopState},
-            turns::{self, EndpointRow},
+            turns,
         },
     },
     SharedParts, body,
+    calls::UnderWay,
+    endpoint::Endpoint,
     lanes::{Item, Lane, LoggedDelivery},
-    replies::Place,
+    replies::{BatchAnswer, Place},
+    settle::{self, Standing},
 };
 use crate::{
     cursor::Cursor,
     egress::{EgressError, Reserved},
     error::{Error, Result},
     events,
-    ids::{AgentId, DeliveryId, TokenId},
+    ids::{AgentId, DeliveryId},
     limits::slots::WebhookSlot,
     metrics,
 };
@@ -35,44 +39,8 @@ use crate::{
 const STORE_WAIT: TimeDelta = TimeDelta::seconds(10);
 /// Wait before the next look at a stop whose call is under way.
 const STOP_WAIT: TimeDelta = TimeDelta::milliseconds(250);
-
-/// The address of a turn, opened.
-#[derive(Clone)]
-pub struct Endpoint {
-    pub url: Arc<str>,
-    secrets: Secrets,
-    /// The end of the previous secret.
-    previous_until: Option<DateTime<Utc>>,
-    updated_at: DateTime<Utc>,
-    pub token: Option<TokenId>,
-}
-
-impl Endpoint {
-    /// None if the secret does not open.
-    pub fn open(agent: AgentId, row: &EndpointRow, seal: &SecretSeal) -> Option<Self> {
-        let open = |sealed: &Option<Vec<u8>>| seal.open(agent, sealed.as_ref()?);
-        Some(Endpoint {
-            url: row.url.as_str().into(),
-            secrets: Secrets {
-                current: open(&row.sealed_secret)?,
-                previous: open(&row.sealed_previous),
-            },
-            previous_until: row.previous_valid_until,
-            updated_at: row.updated_at,
-            token: row.token,
-        })
-    }
-
-    /// The secrets that sign at this time.
-    pub fn secrets(&self, now: DateTime<Utc>) -> Secrets {
-        let is_valid = self.previous_until.is_some_and(|until| until > now);
-        let Secrets { current, previous } = self.secrets.clone();
-        Secrets {
-            current,
-            previous: previous.filter(|_| is_valid),
-        }
-    }
-}
+/// The word for a delivery that the receiver's answer names as failed.
+const REPORTED: &str = "reported";
 
 /// The parts of a turn that its attempts share.
 #[derive(Clone)]
@@ -90,55 +58,6 @@ pub struct FinishedAttempt {
     pub lane: Lane,
     pub item: Item,
     pub end: End,
-}
-
-/// Counts a call while it is under way, however it ends.
-struct UnderWay;
-
-impl UnderWay {
-    fn new() -> Self {
-        metrics::webhook_calls(1.0);
-        UnderWay
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        metrics::webhook_calls(-1.0);
-    }
-}
-
-/// The calls that a worker may have under way. Receivers that fail share half of them, so that
-/// they never hold up the others.
-pub struct Calls {
-    all: Arc<Semaphore>,
-    failing: Arc<Semaphore>,
-}
-
-/// A place among the calls, held to the end of the call.
-struct Permits(
-    #[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit,
-    #[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>,
-);
-
-impl Calls {
-    /// At most `max` calls.
-    pub fn new(max: usize) -> Self {
-        Calls {
-            all: Arc::new(Semaphore::new(max)),
-            failing: Arc::new(Semaphore::new(max.div_ceil(2))),
-        }
-    }
-
-    async fn take(&self, failing: bool) -> Option<Permits> {
-        let half = if failing {
-            Some(self.failing.clone().acquire_owned().await.ok()?)
-        } else {
-            None
-        };
-        let one = self.all.clone().acquire_owned().await.ok()?;
-        Some(Permits(one, half))
-    }
 }
 
 /// The end of an attempt.
@@ -162,6 +81,8 @@ pub enum End {
     /// The address has changed after the attempt began, and the new one has no free place. Nothing
     /// was sent, so it was no attempt.
     Unsent,
+    /// The event had no room in the call after all. Nothing was written.
+    LeftOut,
     /// No place among the calls or the agent's slots is free. Nothing was written.
     Crowded,
     /// A socket of the agent is online. It was no attempt.
@@ -179,84 +100,158 @@ pub struct Call {
     pub retry_after: Option<Duration>,
 }
 
+/// The form of a call's body and of its answer.
+#[derive(Clone, Copy)]
+enum Form {
+    Event,
+    Batch,
+}
+
+/// The deliveries of a call that are about to be sent, with the places of their events in the batch.
+struct CallDeliveries {
+    places: Vec<usize>,
+    ids: Vec<DeliveryId>,
+    begun: Vec<BegunAttempt>,
+}
+
 impl Context {
-    /// Attempts a delivery. `failing` receivers share a part of the calls.
-    pub async fn attempt(self, lane: Lane, item: Item, failing: bool) -> FinishedAttempt {
-        let mut item = item;
+    /// Attempts the deliveries of `batch` by one call. `failing` receivers share a part of the calls.
+    pub async fn attempt(
+        self,
+        mut batch: Vec<(Lane, Item)>,
+        failing: bool,
+    ) -> Vec<FinishedAttempt> {
+        let mut ends = Vec::new();
+        ends.resize_with(batch.len(), || None);
         let cut = self.cut.clone();
-        let attempt = self.make(&mut item, failing);
-        let end = cut.run_until_cancelled(Box::pin(attempt)).await;
-        FinishedAttempt {
-            lane,
-            item,
-            end: end.unwrap_or(End::Lost),
-        }
+        let attempt = self.make(&mut batch, &mut ends, failing);
+        // Whatever has no end by then is lost.
+        let rest = cut.run_until_cancelled(Box::pin(attempt)).await;
+        let rest = rest.unwrap_or(|| End::Lost);
+        let attempts = batch.into_iter().zip(ends);
+        attempts
+            .map(|((lane, item), end)| FinishedAttempt {
+                lane,
+                item,
+                end: end.unwrap_or_else(rest),
+            })
+            .collect()
     }
 
-    async fn make(&self, item: &mut Item, failing: bool) -> End {
+    /// Sets the ends of attempts. Answers the end of all others.
+    async fn make(
+        &self,
+        batch: &mut [(Lane, Item)],
+        ends: &mut [Option<End>],
+        failing: bool,
+    ) -> fn() -> End {
         // Before everything that others wait for, because the store may be slow.
-        let object = match self.object(item).await {
-            Ok(object) => object,
-            Err(error) => {
-                error.log_in("webhooks.store_event", "it is tried again in ten seconds");
-                let at = self.shared.client.clock.now() + STORE_WAIT;
-                return End::Deferred { at };
+        let mut objects = Vec::with_capacity(batch.len());
+        for (n, (_, item)) in batch.iter_mut().enumerate() {
+            match self.object(item).await {
+                Ok(object) => objects.push(object),
+                Err(error) => {
+                    error.log_in("webhooks.store_event", "it is tried again in ten seconds");
+                    let at = self.shared.client.clock.now() + STORE_WAIT;
+                    ends[n] = Some(End::Deferred { at });
+                    return || End::LeftOut;
+                }
             }
-        };
+        }
+        objects.truncate(body::fitting(&objects));
+        for end in &mut ends[objects.len()..] {
+            *end = Some(End::LeftOut);
+        }
         let reserved = self.reserve().await;
         if matches!(reserved, Err(EgressError::Busy)) {
-            return End::Crowded;
+            return || End::Crowded;
         }
         let Some(_permits) = self.shared.calls.take(failing).await else {
-            return End::Lost;
+            return || End::Lost;
         };
         let _lease = match self.shared.slots.take_for_webhook(self.agent).await {
             WebhookSlot::Taken(lease) => lease,
-            WebhookSlot::Full => return End::Crowded,
-            WebhookSlot::Online => return End::Online,
+            WebhookSlot::Full => return || End::Crowded,
+            WebhookSlot::Online => return || End::Online,
         };
-        let (id, is_new) = match &item.logged {
-            Some(logged) => (logged.id, false),
-            None => (DeliveryId::generate(&self.shared.client.random), true),
+        let Some(sent) = self.begin(&mut batch[..objects.len()], ends).await else {
+            return || End::Lost;
         };
-        let begin = Begin {
-            agent: self.agent,
-            turn: self.turn,
-            delivery: id,
-            seq: item.seq,
-            event: events::kind_of(&item.encoded).to_owned(),
-            id: events::id_of(&item.encoded),
-            is_new,
-        };
-        let Ok(Some(begun)) = self.shared.ledger.begin(begin).await else {
-            return End::Lost;
-        };
-        match begun.stop {
-            StopState::None => {}
-            StopState::UnderWay => {
-                let at = self.shared.client.clock.now() + STOP_WAIT;
-                return End::Deferred { at };
-            }
-            StopState::Answered => return End::Answered,
-        }
-        if is_new {
-            item.logged = Some(LoggedDelivery {
-                id,
-                interrupted: Vec::new(),
-                succeeded: false,
-                is_replay: false,
-            });
+        if sent.places.is_empty() {
+            return || End::Lost;
         }
         let under_way = UnderWay::new();
-        let exchange = self.call(reserved, id, begun, item, object).await;
+        let exchange = self.call(reserved, &sent, batch, objects).await;
         drop(under_way);
         match exchange {
-            Ok(exchange) => self.conclude(item, id, begun, exchange).await,
-            Err(error) => {
-                error.log_in("webhooks.attempt", "the turn ends and is claimed again");
-                End::Lost
+            Ok(Some(call)) => self.conclude(batch, ends, &sent, call).await,
+            Ok(None) => return || End::Unsent,
+            Err(error) => error.log_in("webhooks.attempt", "the turn ends and is claimed again"),
+        }
+        || End::Lost
+    }
+
+    /// Records that attempts begin. None if the turn is lost. Events that wait for the call for a stop
+    /// hold up those after them in their lanes.
+    async fn begin(
+        &self,
+        batch: &mut [(Lane, Item)],
+        ends: &mut [Option<End>],
+    ) -> Option<CallDeliveries> {
+        let ids: Vec<(DeliveryId, bool)> = batch
+            .iter()
+            .map(|(_, item)| match &item.logged {
+                Some(logged) => (logged.id, false),
+                None => (DeliveryId::generate(&self.shared.client.random), true),
+            })
+            .collect();
+        let begins = batch
+            .iter()
+            .zip(&ids)
+            .map(|((_, item), (id, is_new))| Begin {
+                agent: self.agent,
+                turn: self.turn,
+                delivery: *id,
+                seq: item.seq,
+                event: events::kind_of(&item.encoded).to_owned(),
+                id: events::id_of(&item.encoded),
+                is_new: *is_new,
+            });
+        let begun = try_join_all(begins.map(|begin| self.shared.ledger.begin(begin))).await;
+        let begun: Vec<BegunAttempt> = begun.ok()?.into_iter().collect::<Option<_>>()?;
+        let mut sent = CallDeliveries {
+            places: Vec::new(),
+            ids: Vec::new(),
+            begun: Vec::new(),
+        };
+        let mut held_up = BTreeSet::new();
+        for (n, ((lane, item), (begun, (id, is_new)))) in
+            batch.iter_mut().zip(begun.into_iter().zip(ids)).enumerate()
+        {
+            if begun.stop == StopState::None && is_new {
+                item.logged = Some(LoggedDelivery {
+                    id,
+                    interrupted: Vec::new(),
+                    succeeded: false,
+                    is_replay: false,
+                });
+            }
+            match begun.stop {
+                StopState::UnderWay => {
+                    let at = self.shared.client.clock.now() + STOP_WAIT;
+                    ends[n] = Some(End::Deferred { at });
+                    held_up.insert(*lane);
+                }
+                StopState::Answered => ends[n] = Some(End::Answered),
+                StopState::None if held_up.contains(lane) => ends[n] = Some(End::Unsent),
+                StopState::None => {
+                    sent.places.push(n);
+                    sent.ids.push(id);
+                    sent.begun.push(begun);
+                }
             }
         }
+        Some(sent)
     }
 
     /// The event object of the body, with a reference in place of data that are too large.
@@ -302,20 +297,25 @@ impl Context {
         reserved.unwrap_or(Err(EgressError::Busy))
     }
 
+    /// Calls the receiver. None if its address has changed, and takes fewer events now.
     async fn call(
         &self,
         reserved: Result<Reserved, EgressError>,
-        id: DeliveryId,
-        begun: BegunAttempt,
-        item: &mut Item,
-        object: String,
-    ) -> Result<Exchange> {
-        let object = if begun.is_deleted {
-            self.reread(item).await?
-        } else {
-            object
-        };
-        let endpoint = self.endpoint_of(begun).await?;
+        sent: &CallDeliveries,
+        batch: &mut [(Lane, Item)],
+        mut objects: Vec<String>,
+    ) -> Result<Option<(Exchange, Form)>> {
+        let mut attempts = Vec::with_capacity(sent.places.len());
+        for ((place, id), begun) in sent.places.iter().zip(&sent.ids).zip(&sent.begun) {
+            if begun.is_deleted {
+                objects[*place] = self.reread(&mut batch[*place].1).await?;
+            }
+            attempts.push(body::of(*id, begun.attempt, self.agent, &objects[*place]));
+        }
+        let endpoint = self.endpoint_of(sent.begun[0]).await?;
+        if attempts.len() > endpoint.max_events {
+            return Ok(None);
+        }
         let client = &self.shared.client;
         let reserved = match reserved.and_then(|place| place.to(&endpoint.url)) {
             Ok(Some(reserved)) => Ok(reserved),
@@ -323,9 +323,14 @@ impl Context {
             Ok(None) => client.reserve(self.agent, &endpoint.url).await,
             Err(error) => Err(error),
         };
-        let body = body::of(id, begun.attempt, self.agent, &object);
+        let (body, form) = match endpoint.max_events {
+            1 => (attempts.swap_remove(0), Form::Event),
+            _ => (body::of_batch(self.agent, &attempts), Form::Batch),
+        };
         let secrets = endpoint.secrets(client.clock.now());
-        Ok(client.post(reserved, &secrets, id, body).await)
+        let id = body::batch_id(&sent.ids);
+        let exchange = client.post(reserved, &secrets, id, body).await;
+        Ok(Some((exchange, form)))
     }
 
     /// The present endpoint. It is read again after a change.
@@ -342,35 +347,78 @@ impl Context {
         Ok(fresh.unwrap_or(known))
     }
 
+    /// Sets the ends of what was sent.
     async fn conclude(
         &self,
-        item: &Item,
-        id: DeliveryId,
-        begun: BegunAttempt,
-        exchange: Exchange,
-    ) -> End {
+        batch: &[(Lane, Item)],
+        ends: &mut [Option<End>],
+        sent: &CallDeliveries,
+        (exchange, form): (Exchange, Form),
+    ) {
         if matches!(exchange.outcome, Err(EgressError::Busy)) {
-            return End::Unsent;
+            sent.places
+                .iter()
+                .for_each(|n| ends[*n] = Some(End::Unsent));
+            return;
         }
-        let outcome = exchange.error().unwrap_or("success");
-        metrics::webhook_attempt(outcome);
-        Span::current().record("outcome", outcome);
-        let mut attempt = exchange.attempt(begun.attempt);
         let succeeded = exchange.is_success();
-        let reply = exchange.outcome.ok();
-        if let Some(reply) = reply.as_ref().filter(|reply| succeeded && !reply.truncated) {
-            let place = Place {
-                agent: self.agent,
-                token: self.endpoint.lock().token,
-                conversation: events::conversation_of(&item.encoded),
-                delivery: id,
-            };
-            attempt.replies = self.shared.replies.send(&place, &reply.body).await;
+        let body = exchange.outcome.as_ref().ok();
+        let body = body.filter(|reply| succeeded && !reply.truncated);
+        let body = body.map_or(&b""[..], |reply| &reply.body);
+        let answer = match form {
+            Form::Event => BatchAnswer::default(),
+            Form::Batch => BatchAnswer::parse(body),
+        };
+        let failed = answer.failed(&sent.ids);
+        let mut stuck = BTreeSet::new();
+        for ((n, id), begun) in sent.places.iter().zip(&sent.ids).zip(&sent.begun) {
+            let (lane, item) = &batch[*n];
+            // A conversation is delivered in its order, so what follows a failed event fails, too.
+            if failed.contains(id) {
+                stuck.insert(*lane);
+            }
+            let is_reported = stuck.contains(lane);
+            let outcome = exchange.error().or(is_reported.then_some(REPORTED));
+            metrics::webhook_attempt(outcome.unwrap_or("success"));
+            Span::current().record("outcome", outcome.unwrap_or("success"));
+            let mut attempt = exchange.attempt(begun.attempt);
+            attempt.error = outcome.map(str::to_owned);
+            if outcome.is_none() {
+                let place = Place {
+                    agent: self.agent,
+                    token: self.endpoint.lock().token,
+                    conversation: events::conversation_of(&item.encoded),
+                    delivery: *id,
+                };
+                let replies = &self.shared.replies;
+                attempt.replies = match form {
+                    Form::Event => replies.send(&place, body).await,
+                    Form::Batch => replies.send_all(&place, answer.messages(*id)).await,
+                };
+            }
+            ends[*n] = Some(End::Called(Call {
+                attempt,
+                succeeded: outcome.is_none(),
+                retry_after: exchange
+                    .outcome
+                    .as_ref()
+                    .ok()
+                    .and_then(|reply| reply.retry_after),
+            }));
         }
-        End::Called(Call {
-            attempt,
-            succeeded,
-            retry_after: reply.and_then(|reply| reply.retry_after),
-        })
     }
+}
+
+/// Attempts the deliveries of a batch and records how each has ended.
+pub async fn attempt_and_record(
+    context: Context,
+    standing: Arc<Mutex<Standing>>,
+    batch: Vec<(Lane, Item)>,
+    failing: bool,
+) -> Vec<FinishedAttempt> {
+    let attempted = context.clone().attempt(batch, failing).await;
+    let records = attempted
+        .into_iter()
+        .map(|one| settle::record(&context, &standing, one));
+    join_all(records).await
 }

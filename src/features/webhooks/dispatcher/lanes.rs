@@ -131,6 +131,48 @@ impl Lanes {
         Some((lane, item))
     }
 
+    /// Takes events for one call: at most so many, and the bytes of all but the first are bounded. They
+    /// are in the order of their numbers. A delivery of the log is alone, so that one which fails again
+    /// and again fails no other. Their lanes are busy until [`Lanes::conclude`].
+    pub fn next_batch(
+        &mut self,
+        now: DateTime<Utc>,
+        max_events: usize,
+        max_bytes: usize,
+    ) -> Vec<(Lane, Item)> {
+        let Some(first) = self.next(now) else {
+            return Vec::new();
+        };
+        let mut bytes = first.1.encoded.len();
+        let mut batch = vec![first];
+        while batch.len() < max_events && batch[0].1.logged.is_none() {
+            let is_ours = |lane: &Lane| batch.iter().any(|(taken, _)| taken == lane);
+            let open = self.lanes.iter();
+            let open = open.filter(|(lane, queue)| !queue.is_busy || is_ours(lane));
+            let ready = open.filter_map(|(lane, queue)| {
+                let head = queue.items.front()?;
+                let is_ready = head.not_before.is_none_or(|at| at <= now);
+                let may_join = is_ready && head.logged.is_none();
+                may_join.then_some((head.seq, *lane, head.encoded.len()))
+            });
+            let Some((_, lane, len)) = ready.min() else {
+                break;
+            };
+            bytes += len;
+            if bytes > max_bytes {
+                break;
+            }
+            if let Some(queue) = self.lanes.get_mut(&lane)
+                && let Some(item) = queue.items.pop_front()
+            {
+                queue.is_busy = true;
+                self.waiting -= 1;
+                batch.push((lane, item));
+            }
+        }
+        batch
+    }
+
     /// The time at which an idle lane has something to deliver, perhaps long ago.
     pub fn next_at(&self) -> Option<DateTime<Utc>> {
         let idle = self.lanes.values().filter(|queue| !queue.is_busy);
@@ -155,11 +197,10 @@ impl Lanes {
         }
     }
 
-    /// Ends an attempt. An unfinished event is delivered again, before the others of its lane.
+    /// Ends an attempt. An unfinished event is delivered again, before the others of its lane. Those of
+    /// a batch are concluded last first.
     pub fn conclude(&mut self, lane: Lane, unfinished: Option<Item>) {
-        let Some(queue) = self.lanes.get_mut(&lane) else {
-            return;
-        };
+        let queue = self.lanes.entry(lane).or_default();
         queue.is_busy = false;
         if let Some(item) = unfinished {
             queue.items.push_front(item);
@@ -195,6 +236,7 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
+    use crate::limits::quotas::MB;
 
     fn lane(n: u128) -> Lane {
         Lane::Conversation(ConversationId::from_bytes(n.to_be_bytes()))
@@ -244,6 +286,65 @@ mod tests {
         assert_eq!(next(&mut lanes), None);
         assert_eq!(lanes.next_at(), Some(later));
         assert_eq!(lanes.next(later).map(|(_, item)| item.seq), Some(1));
+    }
+
+    #[test]
+    fn a_batch_has_the_lowest_numbers_of_lanes_that_are_free() {
+        let mut lanes = Lanes::default();
+        for (n, seq) in [(1, 1), (1, 2), (2, 3), (1, 4), (3, 5)] {
+            lanes.push(lane(n), item(seq));
+        }
+        let failed = LoggedDelivery {
+            id: DeliveryId::NIL,
+            interrupted: Vec::new(),
+            succeeded: false,
+            is_replay: false,
+        };
+        let failed = Item {
+            logged: Some(failed),
+            ..item(6)
+        };
+        lanes.push(lane(4), failed);
+        lanes.push(lane(4), item(7));
+        lanes.push(lane(5), item(8));
+        let (busy, held) = lanes.next(DateTime::UNIX_EPOCH).expect("the first");
+        let numbers = |batch: &[(Lane, Item)]| -> Vec<i64> {
+            batch.iter().map(|(_, item)| item.seq).collect()
+        };
+        // The lane of the first is another call's.
+        let others = lanes.next_batch(DateTime::UNIX_EPOCH, 50, MB);
+        assert_eq!(numbers(&others), [3, 5, 8]);
+        lanes.conclude(busy, Some(held));
+        for (lane, item) in others.into_iter().rev() {
+            lanes.conclude(lane, Some(item));
+        }
+        let batch = lanes.next_batch(DateTime::UNIX_EPOCH, 4, MB);
+        assert_eq!(numbers(&batch), [1, 2, 3, 4]);
+        for (n, (lane, item)) in batch.into_iter().enumerate().rev() {
+            // The second has failed, and so has what follows it in its lane.
+            lanes.conclude(lane, [1, 3].contains(&n).then_some(item));
+        }
+        let mut next = || numbers(&lanes.next_batch(DateTime::UNIX_EPOCH, 50, MB));
+        assert_eq!(next(), [2, 4, 5, 8]);
+        assert_eq!(next(), [6], "what has failed before is alone");
+        assert!(next().is_empty());
+    }
+
+    #[test]
+    fn a_batch_ends_before_it_grows_too_large() {
+        let mut lanes = Lanes::default();
+        for seq in 1..=4 {
+            let encoded = "x".repeat(40).as_str().into();
+            lanes.push(
+                lane(1),
+                Item {
+                    encoded,
+                    ..item(seq)
+                },
+            );
+        }
+        let mut len = |max_bytes| lanes.next_batch(DateTime::UNIX_EPOCH, 50, max_bytes).len();
+        assert_eq!((len(99), len(10)), (2, 0));
     }
 
     #[test]

@@ -11,6 +11,8 @@
 
 mod attempt;
 mod body;
+mod calls;
+mod endpoint;
 mod held;
 mod lanes;
 mod ledger;
@@ -28,7 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::waker::Waker;
 use self::{
-    attempt::Calls,
+    calls::Calls,
     held::{HeldTurns, Signals},
     ledger::Ledger,
     replies::Replies,

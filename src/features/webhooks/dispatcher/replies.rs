@@ -40,10 +40,55 @@ pub struct Place {
     pub delivery: DeliveryId,
 }
 
+/// The answer to a call with one event.
 #[derive(Deserialize)]
 struct Answer<'a> {
     #[serde(borrow)]
     messages: Vec<&'a RawValue>,
+}
+
+/// The answer to a call with several events. One that is no JSON object says nothing.
+#[derive(Default, Deserialize)]
+pub struct BatchAnswer<'a> {
+    #[serde(borrow, default)]
+    failed: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    replies: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct EventAnswer<'a> {
+    delivery_id: DeliveryId,
+    #[serde(borrow)]
+    messages: Vec<&'a RawValue>,
+}
+
+impl<'a> BatchAnswer<'a> {
+    pub fn parse(body: &'a [u8]) -> Self {
+        serde_json::from_slice(body)
+            .ok()
+            .filter(|_| json::check(body).is_ok())
+            .unwrap_or_default()
+    }
+
+    /// The deliveries that have failed. A list that cannot be read may name any: then all of these
+    /// have.
+    pub fn failed(&self, deliveries: &[DeliveryId]) -> Vec<DeliveryId> {
+        let list = self.failed.map(|list| serde_json::from_str(list.get()));
+        match list {
+            None => Vec::new(),
+            Some(Ok(failed)) => failed,
+            Some(Err(_)) => deliveries.to_vec(),
+        }
+    }
+
+    /// The messages for a delivery.
+    pub fn messages(&self, delivery: DeliveryId) -> Vec<&'a RawValue> {
+        let all = self.replies.map(|list| serde_json::from_str(list.get()));
+        let all: Vec<EventAnswer<'a>> = all.and_then(Result::ok).unwrap_or_default();
+        let own = all.into_iter().filter(|one| one.delivery_id == delivery);
+        own.flat_map(|one| one.messages).collect()
+    }
 }
 
 impl Replies {
@@ -52,9 +97,16 @@ impl Replies {
         let Ok(Answer { messages }) = serde_json::from_slice(body) else {
             return Vec::new();
         };
-        if messages.len() > MAX_REPLIES || json::check(body).is_err() {
-            let refusal = Code::ValidationError.into();
-            return vec![outcome(Err(refusal))];
+        if json::check(body).is_err() {
+            return vec![outcome(Err(Code::ValidationError.into()))];
+        }
+        self.send_all(place, messages).await
+    }
+
+    /// Sends messages in their order.
+    pub async fn send_all(&self, place: &Place, messages: Vec<&RawValue>) -> Vec<ReplyOutcome> {
+        if messages.len() > MAX_REPLIES {
+            return vec![outcome(Err(Code::ValidationError.into()))];
         }
         let mut outcomes = Vec::with_capacity(messages.len());
         for (n, message) in messages.into_iter().enumerate() {
@@ -130,6 +182,34 @@ fn derived(delivery: DeliveryId, n: usize) -> MessageId {
 mod tests {
     use super::*;
     use crate::{clock::Clock, random::Random};
+
+    #[test]
+    fn an_answer_names_what_has_failed() {
+        let random = Random::new(Clock::default());
+        let [a, b] = [(); 2].map(|()| DeliveryId::generate(&random));
+        let failed = |body: String| BatchAnswer::parse(body.as_bytes()).failed(&[a, b]);
+        for nothing in ["", "ok", "{}", r#"{"failed":[]}"#, r#"{"replies":1}"#, "[]"] {
+            assert!(failed(nothing.to_owned()).is_empty(), "{nothing}");
+        }
+        assert_eq!(
+            failed(format!(r#"{{"failed":["{b}"],"replies":{{}}}}"#)),
+            [b]
+        );
+        for unreadable in [r#"{"failed":["x"]}"#, r#"{"failed":1}"#] {
+            assert_eq!(failed(unreadable.to_owned()), [a, b], "{unreadable}");
+        }
+    }
+
+    #[test]
+    fn an_answer_has_messages_for_each_event() {
+        let random = Random::new(Clock::default());
+        let [a, b] = [(); 2].map(|()| DeliveryId::generate(&random));
+        let body =
+            format!(r#"{{"replies":[{{"delivery_id":"{b}","messages":[{{"payload":1}}]}}]}}"#);
+        let answer = BatchAnswer::parse(body.as_bytes());
+        assert!(answer.messages(a).is_empty());
+        assert_eq!(answer.messages(b)[0].get(), r#"{"payload":1}"#);
+    }
 
     #[test]
     fn a_reply_has_the_same_id_in_every_attempt() {

@@ -14,9 +14,8 @@ use super::{
         client::json,
         store::stops::{self, StopCall, TakenStop},
     },
-    SharedParts,
-    attempt::Endpoint,
-    body,
+    SharedParts, body,
+    endpoint::Endpoint,
     replies::Place,
 };
 use crate::{

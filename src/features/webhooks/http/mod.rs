@@ -28,7 +28,7 @@ use crate::{
     features::agents,
     http::{Data, Json, JsonOrNothing},
     ids::{AgentId, CredentialId},
-    limits::{Limiter, table::Limit},
+    limits::{Limiter, quotas::MAX_WEBHOOK_EVENTS, table::Limit},
 };
 
 /// Seconds that a rotated secret signs beside its successor, unless the caller says otherwise.
@@ -42,6 +42,7 @@ fn shown(row: WebhookRow, secret: Option<&WebhookSecret>) -> Webhook {
         url: row.url,
         secret: secret.map(|secret| Secret::from(secret.expose())),
         status: row.status,
+        max_events: row.max_events.unsigned_abs(),
         last_error: row.last_error,
         verified_at: row.verified_at.map(Into::into),
         previous_secret_valid_until: row.previous_valid_until.map(Into::into),
@@ -70,6 +71,15 @@ fn given(body: &PutWebhook) -> Result<Option<(&str, &Secret)>> {
         (Some(secret), _) => Ok(Some(("secret", secret))),
         (None, Some(secret)) => Ok(Some((field, secret))),
         (None, None) => Ok(None),
+    }
+}
+
+/// The most events of a call that the caller has chosen.
+fn max_events(body: &PutWebhook) -> Result<i32> {
+    let chosen = body.max_events.unwrap_or(1);
+    match i32::try_from(chosen) {
+        Ok(chosen) if (1..=MAX_WEBHOOK_EVENTS).contains(&chosen) => Ok(chosen),
+        _ => Err(Error::field("max_events", "range", "must be from 1 to 50")),
     }
 }
 
@@ -136,9 +146,9 @@ impl Webhooks {
 ///
 /// Caller: the agent or its owner; the owner alone while the webhook is suspended. Limits:
 /// `webhook_call`, 10/min per account, and `webhook_origin`, 120/min per origin. Body `{url,
-/// secret?}`, the secret also as `webhook_secret`. Calls under way to the address before are cut.
+/// secret?, max_events?}`, the secret also as `webhook_secret`. Calls under way to the address before are cut.
 /// Answers 200 with [`Webhook`] and its `secret`, which is not shown again. Errors:
-/// `VALIDATION_ERROR` (`url`, `secret`, `webhook_secret`), `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
+/// `VALIDATION_ERROR` (`url`, `secret`, `webhook_secret`, `max_events`), `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
 pub async fn put(
     agent: NamedAgent,
     limiter: Limiter,
@@ -146,6 +156,7 @@ pub async fn put(
     Json(body): Json<PutWebhook>,
 ) -> Result<Data<Webhook>> {
     let secret = chosen(given(&body)?, &webhooks)?;
+    let max_events = max_events(&body)?;
     webhooks.charge(&limiter, &agent, &body.url).await?;
     webhooks.client.check(&body.url).await?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
@@ -159,7 +170,7 @@ pub async fn put(
         }
         let cut: Vec<CredentialId> = before.iter().map(|row| row.credential).collect();
         tx.revoke(cut, RevocationReason::TokenRevoked);
-        store::put(tx, &agent, &body.url, credential, &sealed).await
+        store::put(tx, &agent, &body.url, credential, &sealed, max_events).await
     });
     let row = put.await?;
     let secrets = Secrets {

@@ -24,6 +24,8 @@ pub struct WebhookRow {
     pub agent: AgentId,
     pub url: String,
     pub status: WebhookStatus,
+    /// The most events of a call.
+    pub max_events: i32,
     /// The credential of calls under way.
     pub credential: CredentialId,
     pub sealed_secret: Option<Vec<u8>>,
@@ -41,6 +43,7 @@ fn webhook(row: &Row) -> WebhookRow {
         agent: row.get("agent_id"),
         url: row.get("url"),
         status: row.get("status"),
+        max_events: row.get("max_events"),
         credential: row.get("credential_id"),
         sealed_secret: row.get("sealed_secret"),
         sealed_previous: row.get("sealed_previous"),
@@ -58,7 +61,7 @@ pub async fn find(db: &Db, agent: AgentId) -> Result<Option<WebhookRow>> {
     let row = client
         .query_opt(
             "-- webhooks.find
-            select agent_id, url, status, credential_id, sealed_secret, last_error, verified_at, created_at, updated_at,
+            select agent_id, url, status, max_events, credential_id, sealed_secret, last_error, verified_at, created_at, updated_at,
                 case when previous_valid_until > app_now() then sealed_previous end as sealed_previous,
                 case when previous_valid_until > app_now() then previous_valid_until end as previous_valid_until
             from webhook where agent_id = $1",
@@ -86,7 +89,7 @@ pub async fn lock(tx: &Tx, agent: AgentId) -> Result<Option<WebhookRow>> {
     let row = tx
         .query_opt(
             "-- webhooks.lock
-            select agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+            select agent_id, url, status, max_events, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
                 verified_at, created_at, updated_at
             from webhook where agent_id = $1 for no key update",
             &[&agent],
@@ -95,26 +98,27 @@ pub async fn lock(tx: &Tx, agent: AgentId) -> Result<Option<WebhookRow>> {
     Ok(row.as_ref().map(webhook))
 }
 
-/// Sets the address and the secret, for a session or for the agent itself. The webhook waits for
-/// its verification.
+/// Sets the address, the secret and the most events of a call, for a session or for the agent itself.
+/// The webhook waits for its verification.
 pub async fn put(
     tx: &Tx,
     agent: &NamedAgent,
     url: &str,
     credential: CredentialId,
     sealed_secret: &[u8],
+    max_events: i32,
 ) -> Result<WebhookRow> {
     let row = tx
         .query_one(
             "-- webhooks.put
-            insert into webhook as w (agent_id, url, status, credential_id, sealed_secret, url_session_id, secret_session_id)
-            values ($1, $2, 'pending_verification', $3, $4, $5, $5)
+            insert into webhook as w (agent_id, url, status, credential_id, sealed_secret, url_session_id, secret_session_id, max_events)
+            values ($1, $2, 'pending_verification', $3, $4, $5, $5, $6)
             on conflict (agent_id) do update set url = $2, status = 'pending_verification', credential_id = $3,
                 sealed_secret = $4, sealed_previous = null, previous_valid_until = null, last_error = null,
-                verified_at = null, updated_at = app_now(), url_session_id = $5, secret_session_id = $5
-            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+                verified_at = null, updated_at = app_now(), url_session_id = $5, secret_session_id = $5, max_events = $6
+            returning agent_id, url, status, max_events, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
                 verified_at, created_at, updated_at",
-            &[&agent.id, &url, &credential, &sealed_secret, &agent.by.session()],
+            &[&agent.id, &url, &credential, &sealed_secret, &agent.by.session(), &max_events],
         )
         .await?;
     agents::set_delivery_mode(tx, agent.id, DeliveryMode::Webhook).await?;
@@ -150,7 +154,7 @@ pub async fn rotate_secret(
                 previous_valid_until = case when $3::float8 > 0 and sealed_secret is not null
                     then app_now() + make_interval(secs => $3) end
             where agent_id = $1
-            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+            returning agent_id, url, status, max_events, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
                 verified_at, created_at, updated_at",
             &[
                 &agent.id,
@@ -177,7 +181,7 @@ pub async fn conclude_challenge(
                 status = case when $3::text is null then 'active' else 'pending_verification' end,
                 verified_at = case when $3::text is null then app_now() else verified_at end
             where agent_id = $1 and credential_id = $2
-            returning agent_id, url, status, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
+            returning agent_id, url, status, max_events, credential_id, sealed_secret, sealed_previous, previous_valid_until, last_error,
                 verified_at, created_at, updated_at",
             &[&agent, &credential, &error],
         )

@@ -64,7 +64,7 @@ pub async fn take(db: &Db, max: i64) -> Result<Vec<TakenStop>> {
                 returning s.agent_id, s.event_id
             )
             select t.agent_id, t.event_id, e.seq - e.events as after, e.events::bigint as events, inbox_epoch() as epoch,
-                w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at, (
+                w.url, w.max_events, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at, (
                     select token_id from live_agent_token l where l.agent_id = t.agent_id
                     order by valid_until desc limit 1) as token_id
             from taken t join webhook w on w.agent_id = t.agent_id and w.status = 'active'

@@ -96,6 +96,8 @@ fn traces(row: &Row) -> Traces {
 /// The address of a claimed turn and what signs for it.
 pub struct EndpointRow {
     pub url: String,
+    /// The most events of a call.
+    pub max_events: i32,
     pub credential: CredentialId,
     pub sealed_secret: Option<Vec<u8>>,
     pub sealed_previous: Option<Vec<u8>>,
@@ -109,6 +111,7 @@ pub struct EndpointRow {
 pub fn endpoint(row: &Row) -> EndpointRow {
     EndpointRow {
         url: row.get("url"),
+        max_events: row.get("max_events"),
         credential: row.get("credential_id"),
         sealed_secret: row.get("sealed_secret"),
         sealed_previous: row.get("sealed_previous"),
@@ -139,7 +142,7 @@ pub async fn claim(db: &Db, calm: i64, failing: i64) -> Result<Vec<Claim>> {
                 returning t.agent_id, t.turn, t.epoch, t.failures, t.done::text as done, due.has_open,
                     due.is_parked as was_parked, due.traces::text as traces
             )
-            select c.*, w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at,
+            select c.*, w.url, w.max_events, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at,
                 r.acked_seq, (
                     select token_id from live_agent_token t where t.agent_id = c.agent_id
                     order by valid_until desc limit 1) as token_id
@@ -169,7 +172,7 @@ pub async fn reload(db: &Db, agent: AgentId) -> Result<Option<EndpointRow>> {
     let row = client
         .query_opt(
             "-- webhooks.reload
-            select w.url, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at, (
+            select w.url, w.max_events, w.credential_id, w.sealed_secret, w.sealed_previous, w.previous_valid_until, w.updated_at, (
                 select token_id from live_agent_token t where t.agent_id = w.agent_id
                 order by valid_until desc limit 1) as token_id
             from webhook w where w.agent_id = $1",

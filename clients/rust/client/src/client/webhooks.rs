@@ -53,10 +53,20 @@ impl Webhooks<'_> {
     ///
     /// Every refusal of the service.
     pub async fn set(&self, url: &str) -> Result<Webhook> {
+        self.set_batched(url, 1).await
+    }
+
+    /// As [`set`](Self::set), with up to `max_events` events in a call, 1 to 50.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn set_batched(&self, url: &str, max_events: u32) -> Result<Webhook> {
         let body = PutWebhook {
             url: url.to_owned(),
             secret: None,
             webhook_secret: None,
+            max_events: Some(max_events),
         };
         let call = Call::put(self.path("webhook"), &body);
         self.client.http().data(call).await

@@ -23,7 +23,9 @@ use super::{
         turns::{self, Claim, Release, Traces},
     },
     SharedParts,
-    attempt::{Context, End, Endpoint, FinishedAttempt},
+    attempt::{Context, End, FinishedAttempt, attempt_and_record},
+    body::MAX_BODY_BYTES,
+    endpoint::Endpoint,
     lanes::Lanes,
     settle::{self, Standing},
     window::Window,
@@ -54,7 +56,7 @@ pub struct Turn {
     pub(super) standing: Arc<Mutex<Standing>>,
     woken: Arc<Notify>,
     lanes: Lanes,
-    calls: FuturesUnordered<BoxFuture<'static, FinishedAttempt>>,
+    calls: FuturesUnordered<BoxFuture<'static, Vec<FinishedAttempt>>>,
     /// The deliveries of the log that are still open, by their events' numbers.
     logged: HashMap<i64, DeliveryRow>,
     /// The log may have open deliveries that this turn has not loaded.
@@ -224,22 +226,33 @@ impl Turn {
             let standing = self.standing.lock();
             (standing.concurrency, standing.failures > 0)
         };
-        while self.calls.len() < concurrency
-            && let Some((lane, item)) = self.lanes.next(now)
-        {
-            let context = self.context.clone();
-            let standing = self.standing.clone();
-            let span = trace::of_follower("webhook", "attempt", "client", item.trace);
-            let call = async move {
-                let attempted = context.clone().attempt(lane, item, failing).await;
-                settle::record(&context, &standing, attempted).await
+        // After a failure, attempts are made one by one.
+        let max_events = match failing {
+            true => 1,
+            false => self.context.endpoint.lock().max_events,
+        };
+        while self.calls.len() < concurrency {
+            let batch = self.lanes.next_batch(now, max_events, MAX_BODY_BYTES);
+            let Some((_, first)) = batch.first() else {
+                break;
             };
+            let span = trace::of_follower("webhook", "attempt", "client", first.trace);
+            let (context, standing) = (self.context.clone(), self.standing.clone());
+            let call = attempt_and_record(context, standing, batch, failing);
             self.calls.push(call.instrument(span).boxed());
         }
     }
 
-    /// Handles the end of an attempt, which is recorded already.
-    fn settle(&mut self, attempted: FinishedAttempt) {
+    /// Handles the ends of a call's attempts, which are recorded already.
+    fn settle(&mut self, attempted: Vec<FinishedAttempt>) {
+        // The last first, so that a lane has its unfinished events in their order again.
+        attempted
+            .into_iter()
+            .rev()
+            .for_each(|one| self.settle_one(one));
+    }
+
+    fn settle_one(&mut self, attempted: FinishedAttempt) {
         let FinishedAttempt { lane, item, end } = attempted;
         let until = self.now() + CROWDED_WAIT;
         match end {
@@ -255,6 +268,7 @@ impl Turn {
                 self.paused_until = self.paused_until.max(pause_until);
                 self.lanes.conclude(lane, Some(item.not_before(at)));
             }
+            End::LeftOut => self.lanes.conclude(lane, Some(item)),
             End::Deferred { at } => self.lanes.conclude(lane, Some(item.not_before(at))),
             End::Unsent | End::Crowded => {
                 self.paused_until = self.paused_until.max(Some(until));
