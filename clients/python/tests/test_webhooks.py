@@ -22,6 +22,10 @@ SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 async def _event(options: AgentOptions, name: str) -> dict[str, Any]:
     """The first event of a name in the agent's inbox, as the service delivers it."""
+    return next(e for e in await _events(options) if e["event"] == name)
+
+
+async def _events(options: AgentOptions) -> list[dict[str, Any]]:
 
     async def token() -> str:
         return options.token
@@ -29,10 +33,9 @@ async def _event(options: AgentOptions, name: str) -> dict[str, Any]:
     hooks = HookCaller(None, options.logger)
     http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
     path = f"/agents/{options.agent_id}/messages/poll"
-    events = await http.data(Call("GET", path, {"wait": 0}))
+    events: list[dict[str, Any]] = await http.data(Call("GET", path, {"wait": 0}))
     await http.close()
-    found: dict[str, Any] = next(e for e in events if e["event"] == name)
-    return found
+    return events
 
 
 async def _deliver(agent: Agent, event: dict[str, Any]) -> WebhookAnswer:
@@ -75,6 +78,57 @@ async def test_a_message_that_is_delivered_twice_at_once_has_one_handler(
     assert begun == ["hello"]
     await agent.close()
     assert await texts(conversation) == ["hello", "You said: hello"]
+
+
+async def test_a_batch_runs_conversations_side_by_side_and_names_what_failed(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    options = await cluster.agent("batched", ada.client)
+    bob = await cluster.user("bob")
+    agent, begun, other = Agent(options), list[str](), asyncio.Event()
+    failures = {"bad": 1, "worse": 1}
+
+    @agent.on("message")
+    async def answer(ctx: Context) -> None:
+        begun.append(ctx.text)
+        if ctx.text == "one":
+            await other.wait()
+        if ctx.text == "elsewhere":
+            other.set()
+        if failures.get(ctx.text):
+            failures[ctx.text] -= 1
+            raise RuntimeError("once")
+        await ctx.reply(f"You said: {ctx.text}")
+
+    await agent.check()
+    conversation = await ada.client.open_agent(options.agent_id)
+    for text in ("one", "bad", "two"):
+        await conversation.send(text)
+    bobs = await bob.client.open_agent(options.agent_id)
+    await bobs.send("elsewhere")
+    said = [e for e in await _events(options) if e["event"] == "message.created"]
+    events = [{**e, "delivery_id": f"d{n}", "attempt": 1} for n, e in enumerate(said)]
+
+    answered = await _deliver(agent, {"agent_id": options.agent_id, "events": events})
+    assert (answered.status, json.loads(answered.body)) == (200, {"failed": ["d1"]})
+    assert [text for text in begun if text != "elsewhere"] == ["one", "bad"], "in order, to the end"
+    again = [{**event, "attempt": 2} for event in events[1:3]]
+    answered = await _deliver(agent, {"agent_id": options.agent_id, "events": again})
+    assert (answered.status, json.loads(answered.body)) == (200, {"failed": []})
+    assert await texts(bobs) == ["elsewhere", "You said: elsewhere"]
+
+    # If nothing succeeds, the service is to make a pause.
+    await conversation.send("worse")
+    last = (await _events(options))[-1]
+    alone = {"agent_id": options.agent_id, "events": [{**last, "delivery_id": "d9"}]}
+    assert (await _deliver(agent, alone)).status == 500
+    assert (await _deliver(agent, alone)).status == 200
+    expected = [f"You said: {text}" for text in ("one", "bad", "two", "worse")]
+    assert [text for text in await texts(conversation) if text in expected] == expected
+    junks: list[dict[str, Any]] = [{"events": [1]}, {"events": {}}, {"events": None}]
+    for junk in junks:
+        assert (await _deliver(agent, junk)).status == 400, junk
+    await agent.close()
 
 
 async def test_a_stop_by_webhook_ends_the_handler_of_the_delivery_under_way(

@@ -14,6 +14,7 @@ import {
   running,
   setWebhook,
   signed,
+  texts,
   until,
 } from "./support.js";
 
@@ -131,6 +132,55 @@ test("a stop by webhook ends the handler of the delivery under way", async () =>
     assert.ok(Date.now() - askedAt < 20_000, "before the handler would have ended");
     // Deliveries run at once, so the two have no order.
     assert.deepEqual(seen.toSorted(), ["aborted", "begun", "stop"]);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
+test("a batch runs conversations side by side and names what failed", async () => {
+  const options = await cluster.agent("batched", ada.client);
+  const bob = await cluster.user("bob");
+  let failures = 1;
+  let calls = 0;
+  const agent = new Agent(options).on("message", async (ctx) => {
+    if (ctx.text === "slow") await pause(2_000);
+    if (ctx.text === "bad" && failures-- > 0) throw new Error("once");
+    await ctx.reply(`You said: ${ctx.text}`);
+  });
+  await agent.check();
+  const receive = agent.webhook(WHOLE_SECRET);
+  const sizes: number[] = [];
+  const { server, url } = await listening(
+    toNode(async (request) => {
+      const body = (await request.clone().json()) as { events?: unknown[] };
+      sizes.push(body.events?.length ?? 0);
+      calls += 1;
+      return receive(request);
+    }),
+  );
+  try {
+    const id = options.agentId;
+    const webhook = await ada.client.agents.setWebhook(id, url, WHOLE_SECRET, 50);
+    assert.equal(webhook.max_events, 50);
+    const conversation = await ada.client.openAgent(id);
+    const bobs = await bob.client.openAgent(id);
+    const answers = async (of: typeof conversation) => {
+      const all = (await texts(of)).map(String);
+      return all.filter((text) => text.startsWith("You said"));
+    };
+    await conversation.send("first");
+    await until(async () => (await answers(conversation)).length === 1, 20_000);
+    const before = calls;
+    await conversation.send("slow");
+    await until(() => calls > before);
+    for (const text of ["one", "bad", "two"]) await conversation.send(text);
+    await bobs.send("elsewhere");
+    await until(async () => (await answers(conversation)).length === 5, 30_000);
+    await until(async () => (await answers(bobs)).length === 1, 20_000);
+    const said = ["first", "slow", "one", "bad", "two"].map((text) => `You said: ${text}`);
+    assert.deepEqual(await answers(conversation), said, "in order");
+    assert.ok(Math.max(...sizes) > 1, `several in a call: ${sizes}`);
   } finally {
     server.closeAllConnections();
     server.close();

@@ -228,22 +228,60 @@ export function receiver(
     if (!delivery) return new Response("no delivery", { status: 400 });
     if (delivery.type === "challenge") return Response.json({ challenge: delivery.challenge });
     if (delivery.type === "test") return Response.json({});
-    return deliver(delivery.event, started, logger);
+    const deadline = new AbortController();
+    const timer = setTimeout(() => deadline.abort(), WEBHOOK_DEADLINE_MS);
+    const handle = (event: EventObject) => deliver(event, started, deadline.signal, logger);
+    try {
+      if (delivery.type === "event") return await handle(delivery.event);
+      return await deliverBatch(delivery.events, handle);
+    } finally {
+      clearTimeout(timer);
+    }
   };
+}
+
+/**
+ * Handles those of a conversation in their order, and conversations side by side. The answer names
+ * what has failed. If nothing succeeds, it is that of the first event.
+ */
+async function deliverBatch(
+  events: readonly EventObject[],
+  handle: (event: EventObject) => Promise<Response>,
+): Promise<Response> {
+  const conversations = new Map<string | null, EventObject[]>();
+  for (const event of events) {
+    const id = event.conversation_id ?? null;
+    conversations.set(id, [...(conversations.get(id) ?? []), event]);
+  }
+  const ended = await Promise.all(
+    [...conversations.values()].map(async (own) => {
+      for (const [n, event] of own.entries()) {
+        const answer = await handle(event);
+        if (!answer.ok) return { unfinished: own.slice(n), answer };
+      }
+      return { unfinished: [], answer: Response.json({}) };
+    }),
+  );
+  const unfinished = ended.reduce((sum, one) => sum + one.unfinished.length, 0);
+  const first = ended[0];
+  if (first && unfinished === events.length) return first.answer;
+  // Those after a failed one in its conversation come again by themselves.
+  const failed = ended.flatMap((one) => one.unfinished.slice(0, 1) as { delivery_id?: string }[]);
+  return Response.json({ failed: failed.map((one) => one.delivery_id) });
 }
 
 async function deliver(
   event: EventObject,
   started: () => Promise<Delivered>,
+  signal: AbortSignal,
   logger: Logger,
 ): Promise<Response> {
-  const deadline = new AbortController();
-  const timer = setTimeout(() => deadline.abort(), WEBHOOK_DEADLINE_MS);
   const tooSlow = new Promise<"too slow">((resolve) => {
-    deadline.signal.addEventListener("abort", () => resolve("too slow"), { once: true });
+    signal.addEventListener("abort", () => resolve("too slow"), { once: true });
   });
   try {
-    const handled = deliverNow(event, started, deadline.signal, logger);
+    if (signal.aborted) return later("not in time");
+    const handled = deliverNow(event, started, signal, logger);
     // After the deadline nobody waits for it.
     handled.catch(() => {});
     const outcome = await Promise.race([handled, tooSlow]);
@@ -253,8 +291,6 @@ async function deliver(
     if (isOutage(error)) return later("the service is away");
     logger.error("a handler has failed", { name: errorName(error) });
     return new Response("the handler has failed", { status: 500 });
-  } finally {
-    clearTimeout(timer);
   }
 }
 

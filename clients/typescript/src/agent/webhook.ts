@@ -73,6 +73,7 @@ async function matches(key: Bytes, signature: string, text: Bytes): Promise<bool
 /** A delivery's event, or the challenge of a registration. */
 export type Delivery =
   | { readonly type: "event"; readonly event: EventObject }
+  | { readonly type: "batch"; readonly events: readonly EventObject[] }
   | { readonly type: "challenge"; readonly challenge: string }
   | { readonly type: "test" };
 
@@ -80,6 +81,11 @@ export type Delivery =
 export function readDelivery(body: Uint8Array): Delivery | null {
   const value = readObject(body);
   if (!value) return null;
+  if ("events" in value) {
+    const events = value.events;
+    const isBatch = Array.isArray(events) && events.every((one) => typeof one === "object" && one);
+    return isBatch ? { type: "batch", events: events as EventObject[] } : null;
+  }
   switch (value.event) {
     case "webhook.verify":
       return { type: "challenge", challenge: String(value.data?.["challenge"]) };

@@ -71,9 +71,18 @@ export class Agents {
     return this.#call("GET", `/${agentId}/webhook`);
   }
 
-  /** Has events delivered to `url`. Without a secret, the answer has a new one. */
-  setWebhook(agentId: string, url: string, secret?: string): Promise<Schemas["Webhook"]> {
-    return this.#call("PUT", `/${agentId}/webhook`, secret ? { url, secret } : { url });
+  /**
+   * Has events delivered to `url`, up to `maxEvents` in a call, 1 to 50. Without a secret, the
+   * answer has a new one.
+   */
+  setWebhook(
+    agentId: string,
+    url: string,
+    secret?: string,
+    maxEvents = 1,
+  ): Promise<Schemas["Webhook"]> {
+    const body = { url, max_events: maxEvents };
+    return this.#call("PUT", `/${agentId}/webhook`, secret ? { ...body, secret } : body);
   }
 
   /** Ends deliveries. */

@@ -37,10 +37,11 @@ from .webhook import (
     AsgiApp,
     Secrets,
     WebhookAnswer,
+    answer_batch,
     asgi_app,
     challenge_of,
     checked_keys,
-    event_of,
+    delivered,
     verify_delivery,
 )
 
@@ -378,24 +379,32 @@ class Agent:
     async def deliver(
         self, secrets: Secrets, headers: Mapping[str, str], body: bytes
     ) -> WebhookAnswer:
-        """Verifies and handles one delivery of a webhook, for any framework.
+        """Verifies and handles a call of a webhook, for any framework.
 
-        A handler has 9 s here; slow ones belong on a socket or a poll. A delivery is answered 200
-        once its handler has ended, and 503 while the handler of an earlier one runs.
+        The handlers of a call have 9 s here; slow ones belong on a socket or a poll. A delivery is
+        answered 200 once its handler has ended, and 503 while the handler of an earlier one runs.
+        The answer to a batch names the deliveries that have failed.
         """
         if len(body) > MAX_BODY_BYTES:
             return WebhookAnswer.text(413, "too large")
         if not verify_delivery(secrets, headers, body):
             return WebhookAnswer.text(401, "not genuine")
         try:
-            event = event_of(body)
-            answer = challenge_of(event)
+            call = delivered(body)
+            answer = None if isinstance(call, list) else challenge_of(call)
         except (ValueError, LookupError, TypeError):
             return WebhookAnswer.text(400, "no event")
         if answer is not None:
             return answer
+        until = asyncio.get_running_loop().time() + DEADLINE_SECONDS
+        if isinstance(call, list):
+            return await answer_batch(call, lambda event: self._answer(event, until))
+        return await self._answer(call, until)
+
+    async def _answer(self, event: Event, until: float) -> WebhookAnswer:
+        """Handles an event until a time of the loop's clock."""
         try:
-            async with asyncio.timeout(DEADLINE_SECONDS):
+            async with asyncio.timeout_at(until):
                 await self._deliver(event)
         except TimeoutError:
             return WebhookAnswer.later("not in time")

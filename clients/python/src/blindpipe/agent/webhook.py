@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from ..core.types import Event
+from ..core.types import Event, JsonObject
 from ..e2ee import E2eeError, from_base64
 from ..errors import UsageError
 
@@ -64,12 +65,26 @@ def _key(secret: str) -> bytes:
         raise UsageError("a webhook's secret is no base64 after whsec_") from None
 
 
-def event_of(body: bytes) -> Event:
-    """The event of a delivery. Raises `ValueError`, `LookupError` or `TypeError`."""
-    event: Event = json.loads(body)
+def delivered(body: bytes) -> Event | list[Event]:
+    """The event of a call, or the events of a batch.
+
+    Raises `ValueError`, `LookupError` or `TypeError`.
+    """
+    call = json.loads(body)
+    if not isinstance(call, dict):
+        raise TypeError
+    if "events" not in call:
+        return _checked(call)
+    if not isinstance(call["events"], list):
+        raise TypeError
+    return [_checked(event) for event in call["events"]]
+
+
+def _checked(event: Any) -> Event:
     if not isinstance(event["data"], dict) or not isinstance(event["event"], str):
         raise TypeError
-    return event
+    checked: Event = event
+    return checked
 
 
 def _decoded(signatures: Iterable[str]) -> list[bytes]:
@@ -109,6 +124,36 @@ def challenge_of(event: Event) -> WebhookAnswer | None:
         challenge = {"challenge": event["data"]["challenge"]}
         return WebhookAnswer(200, json.dumps(challenge).encode())
     return WebhookAnswer(200) if event["event"] == "webhook.test" else None
+
+
+async def answer_batch(
+    events: Sequence[Event], handle: Callable[[Event], Awaitable[WebhookAnswer]]
+) -> WebhookAnswer:
+    """Handles those of a conversation in their order, and conversations side by side.
+
+    The answer names what has failed. If nothing succeeds, it is that of the first event.
+    """
+    conversations: dict[str | None, list[Event]] = {}
+    for event in events:
+        conversations.setdefault(event.get("conversation_id"), []).append(event)
+
+    async def run(own: list[Event]) -> tuple[list[Event], WebhookAnswer]:
+        answer = WebhookAnswer(200)
+        for n, event in enumerate(own):
+            answer = await handle(event)
+            if answer.status != 200:
+                return own[n:], answer
+        return [], answer
+
+    async with asyncio.TaskGroup() as tasks:
+        runs = [tasks.create_task(run(own)) for own in conversations.values()]
+    ended = [task.result() for task in runs]
+    failed = [event for events, _ in ended for event in events]
+    if failed and len(failed) == len(events):
+        return ended[0][1]
+    # Those after a failed one in its conversation come again by themselves.
+    ids = [cast(JsonObject, unfinished[0]).get("delivery_id") for unfinished, _ in ended if unfinished]
+    return WebhookAnswer(200, json.dumps({"failed": ids}).encode())
 
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -68,9 +68,15 @@ class Agents:
         """The webhook of an agent."""
         return await self._call("GET", f"/{agent_id}/webhook")
 
-    async def set_webhook(self, agent_id: str, url: str, secret: str | None = None) -> JsonObject:
-        """Has events delivered to `url`. Without a secret, the answer has a new one."""
-        body = {"url": url} | ({"secret": secret} if secret else {})
+    async def set_webhook(
+        self, agent_id: str, url: str, secret: str | None = None, *, max_events: int = 1
+    ) -> JsonObject:
+        """Has events delivered to `url`. Without a secret, the answer has a new one.
+
+        A call brings up to `max_events` events, 1 to 50.
+        """
+        body: JsonObject = {"url": url, "max_events": max_events}
+        body |= {"secret": secret} if secret else {}
         return await self._call("PUT", f"/{agent_id}/webhook", body)
 
     async def delete_webhook(self, agent_id: str) -> JsonObject:

@@ -388,8 +388,22 @@ impl Agent {
     ///
     /// Every refusal of the service.
     pub async fn set_webhook(&self, url: &str, secret: &str) -> Result<webhooks::Webhook> {
+        self.set_batched_webhook(url, secret, 1).await
+    }
+
+    /// As [`set_webhook`](Self::set_webhook), with up to `max_events` events in a call, 1 to 50.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn set_batched_webhook(
+        &self,
+        url: &str,
+        secret: &str,
+        max_events: u32,
+    ) -> Result<webhooks::Webhook> {
         let core = self.start().await?;
-        let body = serde_json::json!({ "url": url, "secret": secret });
+        let body = serde_json::json!({ "url": url, "secret": secret, "max_events": max_events });
         let path = format!("/agents/{}/webhook", self.id());
         core.http.data(Call::put(path, &body)).await
     }

@@ -1,14 +1,19 @@
 //! Deliveries of a webhook: genuine ones become events.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use blindpipe_protocol::{text::Secret, tool_calls::ToolCallOutcome};
+use futures_util::future::join_all;
 use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
 use sha2::Sha256;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
@@ -182,25 +187,59 @@ impl Webhook {
         let Ok(call) = serde_json::from_slice::<Value>(body) else {
             return WebhookAnswer::new(400, &json!({ "error": "not JSON" }));
         };
+        let until = Instant::now() + DEADLINE;
+        if let Some(events) = call["events"].as_array() {
+            return self.handle_batch(events, until).await;
+        }
         match call["event"].as_str() {
             Some("webhook.verify") => {
                 let challenge = &call["data"]["challenge"];
                 WebhookAnswer::new(200, &json!({ "challenge": challenge }))
             }
             Some("webhook.test") => WebhookAnswer::new(200, &json!({})),
-            _ => match serde_json::from_slice::<InboxEvent>(body) {
-                // A delivery tells which attempt it is.
-                Ok(event) => self.handle(event, call["attempt"].as_u64() > Some(1)).await,
-                Err(_) => WebhookAnswer::new(400, &json!({ "error": "no event" })),
-            },
+            _ => self.handle(&call, until).await,
         }
     }
 
-    async fn handle(&self, event: InboxEvent, replayed: bool) -> WebhookAnswer {
+    /// Handles the events of a call: those of a conversation in their order, and conversations side by
+    /// side. The answer names what has failed.
+    async fn handle_batch(&self, events: &[Value], until: Instant) -> WebhookAnswer {
+        let mut conversations: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
+        for event in events {
+            let id = event["conversation_id"].as_str().unwrap_or_default();
+            conversations.entry(id).or_default().push(event);
+        }
+        let handled = conversations.into_values().map(|events| async move {
+            for (n, event) in events.iter().enumerate() {
+                let answer = self.handle(event, until).await;
+                if answer.status != 200 {
+                    return Some((answer, events.len() - n, &event["delivery_id"]));
+                }
+            }
+            None
+        });
+        let failed: Vec<_> = join_all(handled).await.into_iter().flatten().collect();
+        let unfinished: usize = failed.iter().map(|(_, events, _)| events).sum();
+        let ids: Vec<&Value> = failed.iter().map(|(_, _, id)| *id).collect();
+        let answer = WebhookAnswer::new(200, &json!({ "failed": ids }));
+        // The service makes a pause if nothing succeeds.
+        let nothing = failed
+            .into_iter()
+            .next()
+            .filter(|_| unfinished == events.len());
+        nothing.map_or(answer, |(first, _, _)| first)
+    }
+
+    async fn handle(&self, call: &Value, until: Instant) -> WebhookAnswer {
+        let Ok(event) = serde_json::from_value::<InboxEvent>(call.clone()) else {
+            return WebhookAnswer::new(400, &json!({ "error": "no event" }));
+        };
+        // A delivery tells which attempt it is.
+        let replayed = call["attempt"].as_u64() > Some(1);
         let Some(_handling) = self.agent.handling().begin(*told_origin(&event).hash()) else {
             return WebhookAnswer::later("its handler runs");
         };
-        match tokio::time::timeout(DEADLINE, Box::pin(self.process(event, replayed))).await {
+        match tokio::time::timeout_at(until, Box::pin(self.process(event, replayed))).await {
             Ok(Ok(())) => WebhookAnswer::new(200, &json!({})),
             Ok(Err(failed)) if failed.is_retryable() => {
                 warn!(error = failed.kind(), "the service is away");

@@ -118,6 +118,70 @@ async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
     }
 }
 
+/// While a first call is held back, messages of two people wait. The next call brings them together.
+#[tokio::test]
+async fn a_batch_of_a_webhook_runs_conversations_side_by_side_and_names_what_failed() {
+    let scene = scene("batched").await;
+    let bob = scene.cluster.user("bob").await.expect("a person");
+    let failed = Arc::new(AtomicBool::new(false));
+    let (fails, calls) = (failed.clone(), Arc::new(AtomicU32::new(0)));
+    let hooked = scene.builder().on_message(move |ctx: Context| {
+        let fails = fails.clone();
+        async move {
+            match ctx.text() {
+                "slow" => tokio::time::sleep(Duration::from_secs(2)).await,
+                "bad" if !fails.swap(true, Ordering::Relaxed) => return Err(Error::other("once")),
+                _ => {}
+            }
+            ctx.reply(format!("You said: {}", ctx.text())).await
+        }
+    });
+    let hooked = hooked.build();
+    hooked.check().await.expect("a key");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let secret = "whsec_CQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQk=";
+    let counted = calls.clone();
+    let router = hooked.webhook(secret).expect("a secret").into_router();
+    let router = router.layer(axum::middleware::map_request(
+        move |request: axum::extract::Request| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(request)
+        },
+    ));
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    let conversation = scene.conversation().await;
+    let other = bob.client.open_agent(scene.agent.id).await.expect("opened");
+    let mut events = watch(&scene.ada).await;
+    let webhook = hooked.set_batched_webhook(&url, secret, 50).await;
+    assert_eq!(webhook.expect("registered").max_events, 50);
+    assert_eq!(events.ask(&conversation, "first").await, "You said: first");
+    let before = calls.load(Ordering::Relaxed);
+    conversation.send("slow").await.expect("sent");
+    until(|| calls.load(Ordering::Relaxed) > before).await;
+    let mut wanted = vec!["first".to_owned(), "slow".to_owned()];
+    for said in ["one", "bad", "two"] {
+        conversation.send(said).await.expect("sent");
+        wanted.push(said.to_owned());
+    }
+    other.send("elsewhere").await.expect("sent");
+    for said in ["slow", "one", "bad", "two"] {
+        let answer = events.answer(&conversation).await;
+        assert_eq!(answer.text(), format!("You said: {said}"), "in order, once");
+    }
+    until(|| failed.load(Ordering::Relaxed)).await;
+    let expected = ["elsewhere", "You said: elsewhere"];
+    for _ in 0..200 {
+        if texts(&other).await.len() == expected.len() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(texts(&other).await, expected);
+}
+
 #[tokio::test]
 async fn clear_text_is_refused_unless_the_developer_allows_it() {
     let scene = scene("strict").await;
