@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from blindpipe import Agent, Context
-from blindpipe.agent.pin_store import FilePins
-from blindpipe.agent.startup import StoredEpochMarks
+from blindpipe.stores.pin_store import FilePins, StoredEpochMarks
 from blindpipe.core.session import MAX_ROOMS, Handled, Session, SessionOptions
 from blindpipe.e2ee import EpochKey, Principal, PrivateKeys, envelope, wrap
 from blindpipe.e2ee.ids import ulid

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from attacker import Attacker, Victim, again, attacking, echo, newest
 from blindpipe import Context
-from blindpipe.agent.pin_store import FilePins, StoredTrust
+from blindpipe.stores.pin_store import FilePins, StoredTrust
 from blindpipe.e2ee.room import StoredMarks
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.acks import ACK_INTERVAL_SECONDS, Acks

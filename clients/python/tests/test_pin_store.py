@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from blindpipe.agent import pin_store
-from blindpipe.agent.pin_store import FilePins, StoredTrust
+from blindpipe.stores import log
+from blindpipe.stores.pin_store import FilePins, StoredTrust
 from blindpipe.core.session import MAX_ROOMS, Handled, Session, SessionOptions
 from blindpipe.e2ee import Principal, PrivateKeys
 from blindpipe.e2ee.ids import ulid
@@ -79,7 +79,7 @@ async def test_the_document_of_an_earlier_version_is_converted(tmp_path: Path) -
 async def test_a_log_is_written_anew_before_it_is_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pin_store, "_FREE_BYTES", 4_096)
+    monkeypatch.setattr(log, "FREE_BYTES", 4_096)
     path = tmp_path / "pins"
     store = FilePins(path)
     for epoch in range(1_000):
@@ -111,7 +111,7 @@ async def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     await FilePins(path).save(_marks(("a", 1)))
     code = """
 import asyncio, resource, signal, sys
-from blindpipe.agent.pin_store import FilePins
+from blindpipe.stores.pin_store import FilePins
 from blindpipe.e2ee.room import EpochMarks
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -131,11 +131,12 @@ except OSError:
 async def test_a_process_that_is_killed_loses_nothing_that_was_kept(tmp_path: Path) -> None:
     code = """
 import asyncio, sys
-from blindpipe.agent import pin_store
+from blindpipe.stores import log
+from blindpipe.stores.pin_store import FilePins
 from blindpipe.e2ee.room import EpochMarks
-pin_store._FREE_BYTES = 65536
+log.FREE_BYTES = 65536
 async def main(path, first):
-    store = pin_store.FilePins(path)
+    store = FilePins(path)
     await store.load()
     for n in range(first, first + 100000):
         marks = {f"m{n % 500}": EpochMarks(n, 7).store()}

@@ -21,7 +21,7 @@ from live import ROOT, environment, texts
 
 from blindpipe import Agent, FilePins, PostgresStore, SharedPins, UsageError
 from blindpipe.agent import POSTGRES_TABLES, StoreChanged
-from blindpipe.agent.pin_store import StoredTrust
+from blindpipe.stores.pin_store import StoredTrust
 from blindpipe.core.session import Handled
 from blindpipe.e2ee import Principal, ids
 from blindpipe.e2ee.keys import PrivateKeys

@@ -15,7 +15,7 @@ from live import environment
 
 from blindpipe import SharedFolder
 from blindpipe.agent import StoreChanged
-from blindpipe.agent.pin_store import StoredTrust
+from blindpipe.stores.pin_store import StoredTrust
 from blindpipe.core.session import Handled
 from blindpipe.e2ee import Principal
 from blindpipe.e2ee.pins import StoredPrincipal

@@ -4,15 +4,15 @@ from ..core.approvals import Approval, Receipt
 from ..core.files import NewFile
 from ..core.opened import Sender
 from ..core.types import Event, Message, Sent
+from ..stores.pin_store import FilePins, HandledStore, PinStore, StoredTrust
+from ..stores.postgres_store import POSTGRES_TABLES, PostgresStore, Queryable
+from ..stores.shared_folder import SharedFolder
+from ..stores.shared_store import News, SharedPins, SharedStore, StoreChanged
 from .agent import Agent
 from .approvals import ApprovalResult
 from .context import Context, QuestionAnswer, ReceivedFile
 from .options import AgentOptions
-from .pin_store import FilePins, HandledStore, PinStore, StoredTrust
-from .postgres_store import POSTGRES_TABLES, PostgresStore, Queryable
 from .processor import Handler, Middleware
-from .shared_folder import SharedFolder
-from .shared_store import News, SharedPins, SharedStore, StoreChanged
 from .stream import MessageStream
 from .tool_calls import CallResult
 from .turns import BusyPolicy, SteerMessage

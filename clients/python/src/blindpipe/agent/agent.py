@@ -19,6 +19,7 @@ from ..core.types import Event, JsonObject, Kind
 from ..e2ee import ids
 from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
+from ..stores.shared_store import SharedStore
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http, Method
 from ..transport.socket import Socket
@@ -27,7 +28,6 @@ from .inbox import Inbox, InboxParts, is_the_end, look_into
 from .options import AgentOptions
 from .outbox import Draft
 from .processor import Handler, Handlers, Middleware, Processor, StillRunning
-from .shared_store import SharedStore
 from .startup import Running, check_key_again, start
 from .transports import SocketReader, read_by_poll, unless_stopped
 from .turns import STOP

@@ -13,11 +13,11 @@ from ..core.session import Session
 from ..core.types import Event
 from ..errors import BlindpipeError
 from ..hooks import HookCaller
+from ..stores.lessons import Lessons
 from ..transport.acks import Acks
 from ..transport.backlog import Backlog
 from ..transport.clock import full_jitter
 from .dispatcher import Dispatcher
-from .lessons import Lessons
 from .options import AgentOptions
 from .parts import AgentParts
 from .processor import Processor

@@ -14,7 +14,7 @@ from ..e2ee import AgentKey
 from ..e2ee.trust import Policy
 from ..errors import UsageError
 from ..hooks import Hooks
-from .pin_store import PinStore
+from ..stores.pin_store import PinStore
 from .turns import BusyPolicy
 
 DEFAULT_RETRY_DELAYS: Final = (1.0, 5.0, 25.0, 125.0)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..api_errors import AgentKeysMismatch
 from ..core.session import Session, SessionOptions
 from ..e2ee import Principal, PrivateKeys, ids, to_base64
-from ..e2ee.room import EpochMarks, StoredMarks
+from ..e2ee.room import EpochMarks
 from ..e2ee.trust import DirectoryKey, Notice, Trust
 from ..errors import BlindpipeError, UsageError
 from ..hooks import HookCaller
+from ..stores.lessons import Lessons
+from ..stores.pin_store import FilePins, PinStore, StoredEpochMarks
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from ..transport.socket import Socket
 from .approvals import Approvals
-from .lessons import Lessons
 from .options import AgentOptions
 from .outbox import Outbox
 from .parts import AgentParts
-from .pin_store import FilePins, PinStore
 from .tool_calls import ToolCalls
 
 
@@ -192,19 +192,3 @@ async def _load_trust(
     if stored is None:
         return Trust(me, options.trust, own), {}
     return Trust(me, options.trust, own, stored["pins"]), StoredEpochMarks(stored["marks"])
-
-
-class StoredEpochMarks(Mapping[str, EpochMarks]):
-    """The marks of a store, which are read when a conversation is used."""
-
-    def __init__(self, stored: Mapping[str, StoredMarks]) -> None:
-        self._stored = stored
-
-    def __getitem__(self, id: str) -> EpochMarks:
-        return EpochMarks.stored(self._stored[id])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
-
-    def __len__(self) -> int:
-        return len(self._stored)

@@ -109,7 +109,7 @@ fn names(news: &News) -> BTreeSet<&str> {
 #[tokio::test]
 async fn processes_learn_from_each_other_and_none_overwrites_what_it_has_not_read() -> Result<()> {
     let database = Database::new(&cluster().await.postgres_url()?, "stores").await;
-    let python = "clients/python/src/blindpipe/agent/postgres_store.py";
+    let python = "clients/python/src/blindpipe/stores/postgres_store.py";
     let python = fs::read_to_string(root().join(python)).expect("a file");
     assert!(POSTGRES_TABLES.iter().all(|table| python.contains(table)));
 

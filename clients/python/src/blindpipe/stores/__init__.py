@@ -1,0 +1,1 @@
+"""What a client must not forget, and where it is kept."""
