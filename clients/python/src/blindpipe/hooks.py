@@ -17,6 +17,7 @@ HookName = Literal[
     "not_rotated",
     "dead_letter",
     "resync",
+    "store_failed",
 ]
 
 Hook = Callable[..., object]
@@ -45,6 +46,8 @@ class Hooks(TypedDict, total=False):
     """`event_id`, `event`, `error`."""
     resync: Hook
     """`oldest`, `head`."""
+    store_failed: Hook
+    """No arguments. Nothing that the store was to keep is acknowledged until it keeps it."""
 
 
 class HookCaller:
@@ -64,7 +67,6 @@ class HookCaller:
             hook(**details)
         except Exception:
             self._logger.warning("the hook %s has failed", name)
-
 
     def warn(self, text: str) -> None:
         """A line of the log for what no hook is told."""

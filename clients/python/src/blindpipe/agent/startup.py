@@ -52,7 +52,7 @@ async def start(
     trust, marks = await _load_trust(options, store, me, keys)
     trust.directory(me, [_own_key(pair) for pair in keys], now_ms())
     allows_clear = options.plaintext == "allow"
-    lessons = Lessons(store, trust, options.logger)
+    lessons = Lessons(store, trust, hooks, options.logger)
 
     def on_notice(notice: Notice, conversation_id: str | None) -> None:
         hooks.call(

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..core.session import Handled, Session
 from ..e2ee.trust import Trust
+from ..hooks import HookCaller
 from .pin_store import HandledStore, PinStore
 from .shared_store import SharedStore, StoreChanged
 
@@ -18,12 +19,15 @@ SAVE_DELAY_SECONDS: Final = 0.5
 class Lessons:
     """Keeps pins and marks, one save after the other."""
 
-    def __init__(self, store: PinStore | None, trust: Trust, logger: logging.Logger) -> None:
+    def __init__(
+        self, store: PinStore | None, trust: Trust, hooks: HookCaller, logger: logging.Logger
+    ) -> None:
         self._store = store
         # Asked once: to look through a store's methods at each event takes a tenth of its time.
         self._shared = store if isinstance(store, SharedStore) else None
         self._handled_store = store if isinstance(store, HandledStore) else None
         self._trust = trust
+        self._hooks = hooks
         self._logger = logger
         self._lock = asyncio.Lock()
         self._later: asyncio.Task[None] | None = None
@@ -65,6 +69,7 @@ class Lessons:
             news = await store.news(conversation_id)
         except Exception:
             self._logger.exception("the shared store could not be read")
+            self._hooks.call("store_failed")
             return False
         changed = self._trust.take_over(news.pins)
         session.take_over(news.marks, news.handled)
@@ -105,8 +110,7 @@ class Lessons:
             self._handled = adding + self._handled
             if not isinstance(error, Exception):
                 raise
-            self._logger.error("the handled messages could not be stored")
-            return False
+            return self._failed("the handled messages could not be stored", error)
         return True
 
     async def _save_trust(self, store: PinStore, session: Session) -> bool:
@@ -128,6 +132,11 @@ class Lessons:
                 raise
             if isinstance(error, StoreChanged):
                 return await self._save_trust(store, session)
-            self._logger.error("the pins could not be stored")
-            return False
+            return self._failed("the pins could not be stored", error)
         return True
+
+    def _failed(self, text: str, error: Exception) -> bool:
+        # The store's own words may quote what it was given.
+        self._logger.error("%s: %s", text, type(error).__name__)
+        self._hooks.call("store_failed")
+        return False
