@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -208,14 +207,18 @@ class _Kept:
     """A device's store, which outlives its program."""
 
     def __init__(self) -> None:
-        self.kept = ""
+        self.kept: StoredConsents | None = None
 
-    async def load(self) -> StoredConsents | None:
-        stored: StoredConsents | None = json.loads(self.kept) if self.kept else None
-        return stored
+    async def load_consents(self) -> StoredConsents | None:
+        return self.kept
 
-    async def save(self, consents: StoredConsents) -> None:
-        self.kept = json.dumps(consents)
+    async def add_consents(self, consents: StoredConsents) -> None:
+        begun, remembered = consents["begun"], consents["remembered"]
+        assert len(begun) + len(remembered) <= 1, "what was kept is not given again"
+        if self.kept is not None:
+            begun = {**self.kept["begun"], **begun}
+            remembered = {**self.kept["remembered"], **remembered}
+        self.kept = {"begun": begun, "remembered": remembered}
 
 
 async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless(
@@ -293,7 +296,7 @@ async def test_a_device_asks_by_its_own_table_whatever_the_server_calls_harmless
                 await decide_until_answered(ada, partial(conversation.send, tool), decide)
     assert decisions == [each for *_, wanted in rows for each in (wanted, "repeated")]
     # Begun and approved calls outlive the program.
-    later = Consents.stored(tools, await kept.load()).store()
+    later = Consents.stored(tools, kept.kept).store()
     assert (len(later["begun"]), len(later["remembered"])) == (len(rows), 1)
 
 

@@ -332,7 +332,8 @@ def test_a_request_that_began_is_kept_for_31_days() -> None:
     agent = ids.principal("agent", ids.new_ulid())
     # An earlier version kept no times: the first request of this version dates its names.
     old = f"{agent.to_bytes().hex()}:old"
-    consents = Consents.stored({}, {"begun": [old], "remembered": {}})
+    earlier: Any = {"begun": [old], "remembered": {}}
+    consents = Consents.stored({}, earlier)
 
     def began(request_id: str, now: int) -> bool:
         nonlocal consents
@@ -349,3 +350,26 @@ def test_a_request_that_began_is_kept_for_31_days() -> None:
     assert names == ["second", "third"], "31 days and a millisecond are not"
     assert began("fourth", 0), "a clock that was set back forgets nothing"
     assert not began("second", 0)
+    earlier["begun_at"] = [DAY_MS]
+    assert Consents.stored({}, earlier).store()["begun"] == {old: DAY_MS}
+
+
+def test_a_store_is_given_what_has_changed() -> None:
+    agent, room = ids.principal("agent", ids.new_ulid()), bytes(16)
+    consents = Consents({"ping": Tool(SCOPE, Sensitivity.LOW)})
+    assert consents.begin(agent, "first", 1) and not consents.begin(agent, "first", 2)
+    changed = consents.take_changed()
+    assert list(changed["begun"].values()) == [1] and not changed["remembered"]
+    assert not consents.has_changed
+    assert consents.begin(agent, "second", 2)
+    assert consents.remember(room, agent, "ping", 0, 2)
+    changed = consents.take_changed()
+    assert list(changed["begun"].values()) == [2]
+    assert [kept and kept["until"] for kept in changed["remembered"].values()] == [2 * DAY_MS]
+    # A store that fails is given them again, as they are then.
+    consents.not_kept(changed)
+    assert consents.withdraw(agent)
+    changed = consents.take_changed()
+    assert list(changed["begun"].values()) == [2]
+    assert list(changed["remembered"].values()) == [None]
+    assert Consents.stored(consents.tools, changed).store()["remembered"] == {}

@@ -82,7 +82,7 @@ class Client(AccountCalls):
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._hooks = HookCaller(options.hooks, options.logger)
-        self._consents = ConsentKeeper(options.tools, options.consents)
+        self._consents = ConsentKeeper(options.tools, options.consents, self._hooks)
         self._trust: Trust | None = None
         self._session: Session | None = None
         self._parts: ConversationParts | None = None

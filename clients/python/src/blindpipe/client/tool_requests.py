@@ -25,11 +25,13 @@ from ..e2ee.envelope import Request, Response
 from ..e2ee.room import Incoming
 from ..api_errors import AlreadyDecided
 from ..errors import NotApproved, UsageError
+from ..hooks import HookCaller
 from ..transport.clock import now_ms
 from ..transport.http import Call
 
 _SENSITIVITIES: Final = {each.name.lower(): each for each in Sensitivity}
-
+_ENDS: Final = ("relation.revoked", "grant.revoked", "member.removed")
+"""The events after which an agent may do less."""
 
 Prepare = Callable[[], Awaitable[None]]
 """Makes a fresh secret if one is due before an answer is sealed."""
@@ -42,19 +44,26 @@ class NotMember(Exception):
 class ConsentStore(Protocol):
     """A place where a device keeps its records of consent."""
 
-    async def load(self) -> StoredConsents | None:
-        """The records that were saved last; None at the first start."""
+    async def load_consents(self) -> StoredConsents | None:
+        """All records, each as it was added last; None at the first start."""
 
-    async def save(self, consents: StoredConsents) -> None:
-        """Returns once they are kept durably: only then a tool runs."""
+    async def add_consents(self, consents: StoredConsents) -> None:
+        """Keeps the records that have changed, durably: only then a tool runs.
+
+        Each takes the place of the earlier one of its name; None takes an approval away. All others
+        stay as they are. A request that began more than 31 days before may be forgotten.
+        """
 
 
 class ConsentKeeper:
     """The device's records, and the store behind them."""
 
-    def __init__(self, tools: Mapping[str, Tool], store: ConsentStore | None) -> None:
+    def __init__(
+        self, tools: Mapping[str, Tool], store: ConsentStore | None, hooks: HookCaller
+    ) -> None:
         self.tools = tools
         self._store = store
+        self._hooks = hooks
         self._consents: Consents | None = None
         self._lock = asyncio.Lock()
 
@@ -62,7 +71,7 @@ class ConsentKeeper:
         """The records; they are read once."""
         async with self._lock:
             if self._consents is None:
-                stored = await self._store.load() if self._store else None
+                stored = await self._store.load_consents() if self._store else None
                 self._consents = Consents.stored(self.tools, stored)
             return self._consents
 
@@ -70,32 +79,65 @@ class ConsentKeeper:
         self, agent: Principal, scope: str | None = None, conversation: bytes | None = None
     ) -> None:
         """Takes remembered approvals back."""
-        if (await self.load()).withdraw(agent, scope, conversation):
-            await self.save()
+        (await self.load()).withdraw(agent, scope, conversation)
+        await self.save()
 
     async def observe(self, event: Event) -> None:
-        """An agent that may do no more here is asked about again if it comes back."""
-        data = event["data"]
+        """An agent that may do no more here is asked about again if it comes back.
+
+        What a store does not keep now is kept by the next save.
+        """
+        if event["event"] not in _ENDS:
+            return
+        data, consents = event["data"], await self.load()
         match event["event"]:
             case "relation.revoked":
-                await self.withdraw(ids.principal("agent", data["agent_id"]))
+                consents.withdraw(ids.principal("agent", data["agent_id"]))
             case "grant.revoked":
-                await self.revoked(cast(Grant, data))
+                _withdraw_grant(consents, cast(Grant, data))
             case "member.removed" if data["member"]["principal_type"] == "agent":
                 gone = ids.principal("agent", data["member"]["principal_id"])
-                await self.withdraw(gone, conversation=ids.parse(data["conversation_id"]))
+                consents.withdraw(gone, conversation=ids.parse(data["conversation_id"]))
+        await self.try_save()
 
     async def revoked(self, grant: Grant) -> None:
         """The person took a grant back, so nothing that it allowed goes on unasked."""
-        agent = ids.principal("agent", grant["agent_id"])
-        for scope in grant["scopes"]:
-            await self.withdraw(agent, scope, ids.parse(grant["conversation_id"]))
+        _withdraw_grant(await self.load(), grant)
+        await self.save()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the store has not kept everything yet."""
+        has_changed = self._consents is not None and self._consents.has_changed
+        return self._store is not None and has_changed
+
+    async def try_save(self) -> bool:
+        """As `save`; false where that raises."""
+        try:
+            await self.save()
+        except Exception:
+            return False
+        return True
 
     async def save(self) -> None:
-        """Saves follow each other, so that an older state replaces no newer one."""
+        """Adds what has changed. Saves follow each other: no older record replaces a newer one."""
         async with self._lock:
-            if self._store is not None and self._consents is not None:
-                await self._store.save(self._consents.store())
+            if self._store is None or self._consents is None or not self._consents.has_changed:
+                return
+            changed = self._consents.take_changed()
+            try:
+                await self._store.add_consents(changed)
+            except BaseException as error:
+                self._consents.not_kept(changed)
+                if isinstance(error, Exception):
+                    self._hooks.call("store_failed")
+                raise
+
+
+def _withdraw_grant(consents: Consents, grant: Grant) -> None:
+    agent = ids.principal("agent", grant["agent_id"])
+    for scope in grant["scopes"]:
+        consents.withdraw(agent, scope, ids.parse(grant["conversation_id"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NotRequired, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from .envelope import Request, Response
 from .keys import Principal
@@ -50,15 +50,16 @@ class StoredApproval(TypedDict):
 
 
 class StoredConsents(TypedDict):
-    """The records of one device as a store keeps them.
+    """The records of one device as a store keeps them, all or those that have changed.
 
-    Earlier versions kept `approved`, which silenced all tools of a scope. Nothing reads it.
+    Earlier versions kept `begun` as a list of names, with their times in `begun_at`, and `approved`,
+    which silenced all tools of a scope. Nothing reads `approved`.
     """
 
-    begun: list[str]
-    begun_at: NotRequired[list[int]]
-    """Unix milliseconds, in the order of `begun`. Earlier versions kept none."""
-    remembered: dict[str, StoredApproval]
+    begun: Mapping[str, int | None]
+    """Unix milliseconds; None where an earlier version kept no time."""
+    remembered: Mapping[str, StoredApproval | None]
+    """None if it was taken back."""
 
 
 def _begun_name(agent: Principal, request_id: str) -> str:
@@ -74,10 +75,13 @@ def _is_of(name: str, conversation: str, agent: Principal) -> bool:
     return conversation in ("", here) and of == agent.to_bytes().hex()
 
 
-@dataclass(slots=True)
-class _Approval:
-    scope: str
-    until: int
+def _stored_begun(stored: StoredConsents) -> dict[str, int | None]:
+    begun: Any = stored["begun"]
+    if isinstance(begun, Mapping):
+        return dict(begun)
+    times: Any = stored.get("begun_at", ())
+    # An earlier version adds names without times, so the times fit no longer.
+    return dict(zip(begun, times if len(times) == len(begun) else [None] * len(begun), strict=True))
 
 
 @dataclass(slots=True)
@@ -87,35 +91,40 @@ class Consents:
     tools: Mapping[str, Tool]
     _begun: dict[str, int | None] = field(default_factory=dict)
     """Unix milliseconds; None until the next `begin` where an earlier version kept no time."""
-    _remembered: dict[str, _Approval] = field(default_factory=dict)
+    _remembered: dict[str, StoredApproval] = field(default_factory=dict)
+    _changed_begun: set[str] = field(default_factory=set)
+    _changed_remembered: set[str] = field(default_factory=set)
 
     @classmethod
     def stored(cls, tools: Mapping[str, Tool], stored: StoredConsents | None) -> Consents:
         """The records that an earlier run kept; None at the first run."""
         if stored is None:
             return cls(tools)
-        remembered = {
-            name: _Approval(kept["scope"], kept["until"])
-            for name, kept in stored.get("remembered", {}).items()
-        }
-        names, times = stored["begun"], stored.get("begun_at", [])
-        # An earlier version adds names without times, so the times fit no longer.
-        begun: dict[str, int | None] = dict.fromkeys(names)
-        if len(names) == len(times):
-            begun.update(zip(names, times, strict=True))
-        return cls(tools, begun, remembered)
+        remembered = {name: kept for name, kept in stored["remembered"].items() if kept}
+        return cls(tools, _stored_begun(stored), remembered)
 
     def store(self) -> StoredConsents:
         """All that is to be kept."""
-        remembered: dict[str, StoredApproval] = {
-            name: {"scope": kept.scope, "until": kept.until}
-            for name, kept in self._remembered.items()
+        return {"begun": dict(self._begun), "remembered": dict(self._remembered)}
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether `take_changed` gives anything."""
+        return bool(self._changed_begun or self._changed_remembered)
+
+    def take_changed(self) -> StoredConsents:
+        """The records that have changed since the last question."""
+        begun, self._changed_begun = self._changed_begun, set()
+        remembered, self._changed_remembered = self._changed_remembered, set()
+        return {
+            "begun": {name: self._begun[name] for name in begun if name in self._begun},
+            "remembered": {name: self._remembered.get(name) for name in remembered},
         }
-        stored: StoredConsents = {"begun": list(self._begun), "remembered": remembered}
-        times = [at for at in self._begun.values() if at is not None]
-        if len(times) == len(self._begun):
-            stored["begun_at"] = times
-        return stored
+
+    def not_kept(self, changed: StoredConsents) -> None:
+        """A store did not keep what `take_changed` gave."""
+        self._changed_begun.update(changed["begun"])
+        self._changed_remembered.update(changed["remembered"])
 
     def decide(
         self,
@@ -137,7 +146,7 @@ class Consents:
             return "ask"
         kept = self._remembered.get(_approval_name(conversation, agent, request.tool))
         # A clock that was set back makes no approval longer.
-        left = kept.until - now if kept and kept.scope == request.scope else 0
+        left = kept["until"] - now if kept and kept["scope"] == request.scope else 0
         return "execute" if 0 < left <= MAX_REMEMBERED_DAYS * _DAY_MS else "ask"
 
     def remember(
@@ -154,7 +163,8 @@ class Consents:
             return False
         until = now + days * _DAY_MS
         name = _approval_name(conversation, agent, tool)
-        self._remembered[name] = _Approval(known.scope, until)
+        self._remembered[name] = {"scope": known.scope, "until": until}
+        self._changed_remembered.add(name)
         return True
 
     def withdraw(
@@ -168,10 +178,11 @@ class Consents:
         gone = [
             name
             for name, kept in self._remembered.items()
-            if scope in (None, kept.scope) and _is_of(name, here, agent)
+            if scope in (None, kept["scope"]) and _is_of(name, here, agent)
         ]
         for name in gone:
             del self._remembered[name]
+        self._changed_remembered.update(gone)
         return bool(gone)
 
     def begin(self, agent: Principal, request_id: str, now: int) -> bool:
@@ -185,8 +196,10 @@ class Consents:
         # The agent chooses the id, so the time in it says nothing about when the request began.
         oldest = now - MAX_MESSAGE_AGE_MS
         times = {of: now if at is None else at for of, at in self._begun.items()}
+        self._changed_begun.update(of for of, at in self._begun.items() if at is None)
         self._begun = {of: at for of, at in times.items() if at >= oldest}
         self._begun[name] = now
+        self._changed_begun.add(name)
         return True
 
 
