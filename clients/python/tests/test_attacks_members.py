@@ -37,7 +37,7 @@ from live import (
     until,
 )
 
-from blindpipe import Agent, Context, DecryptError, KeyUnavailable, ToolRequest
+from blindpipe import Agent, Context, DecryptError, FileStore, KeyUnavailable, ToolRequest
 from blindpipe.client import ClientEvent, DeviceKeys, EpochMarks, ToolRequestEvent
 from blindpipe.e2ee import PrivateKeys, ids, to_base64, wrap
 from blindpipe.e2ee.envelope import Message as MessagePlace
@@ -108,13 +108,13 @@ class _Recipients:
 
 @asynccontextmanager
 async def _lied_to(
-    cluster: DevCluster, bob: TestUser
+    cluster: DevCluster, bob: TestUser, **changes: Any
 ) -> AsyncIterator[tuple[TestUser, Attacker, _Recipients, Victim]]:
     """Ada behind the attacker, after a first contact with Bob in a group that was true."""
     victim = Victim()
     async with (
         attacking(cluster) as attacker,
-        attacked_person(cluster, attacker, "ada", victim) as ada,
+        attacked_person(cluster, attacker, "ada", victim, **changes) as ada,
     ):
         group = await ada.client.open_group([bob.client.user_id])
         await group.send("first contact")
@@ -167,29 +167,28 @@ async def test_a_member_whom_the_server_adds_is_named_before_anything_is_sealed_
     assert len(lie.given) == 1, "who is a member is the server's word, shown to the person"
 
 
+@pytest.mark.parametrize("has_store", [True, False])
 async def test_a_member_whom_the_server_adds_while_the_client_is_off_is_named_first_too(
-    cluster: DevCluster, bob: TestUser
+    cluster: DevCluster, bob: TestUser, tmp_path: Path, has_store: bool
 ) -> None:
-    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
-        # An application stores this, and gives it to its next start.
-        marks = {id: mark.store() for id, mark in ada.client.session.marks().items()}
-        marks, pins = json.loads(json.dumps(marks)), ada.client.trust.store()
+    kept: Json = {"store": FileStore(tmp_path / "ada")} if has_store else {}
+    async with _lied_to(cluster, bob, **kept) as (ada, attacker, lie, victim):
+        await ada.client.close()
         signer = ada.client.session.options.signer
         assert signer
+        if not has_store:
+            # An application stores this, and gives it to its next start.
+            marks = {id: mark.store() for id, mark in ada.client.session.marks().items()}
+            marks = json.loads(json.dumps(marks))
+            kept = {"marks": {id: EpochMarks.stored(each) for id, each in marks.items()}}
+            kept["pins"] = ada.client.trust.store()
         mallory = new_ulid()
         lie.is_member = True
         lie.inject(mallory, PrivateKeys.random(), "mallorys")
-        again_here = await sign_in(
-            cluster,
-            ada,
-            ada.client.account.device_id,
-            url=attacker.url,
-            ssl_context=None,
-            hooks=victim.hooks,
-            pins=pins,
-            marks={id: EpochMarks.stored(mark) for id, mark in marks.items()},
-        )
-        again_here.devices.hold(DeviceKeys(signer))
+        kept |= {"url": attacker.url, "ssl_context": None, "hooks": victim.hooks}
+        again_here = await sign_in(cluster, ada, ada.client.account.device_id, **kept)
+        if not has_store:
+            again_here.devices.hold(DeviceKeys(signer))
         await again_here.conversation(lie.conversation_id).send("for members")
         await again_here.close()
     named = victim.notices.index(("member_added", mallory))

@@ -80,7 +80,8 @@ class _Liar:
 class _Person:
     """The README's person. It prints what was said, and in brackets why something was not."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: dict[str, Any], store: Path) -> None:
+        self._store = store
         self.printed = list[str]()
         self.refused = list[str]()
         self.names: dict[str, Any] = {**given, "print": self._print}
@@ -92,6 +93,7 @@ class _Person:
     async def run(self) -> None:
         """Its functions stand below the code that calls them."""
         source = next(block for block in _blocks() if "Client.login" in block)
+        source = source.replace('FileStore("ada")', f'FileStore("{self._store}")')
         main, functions = re.split(r"(?=^async def show)", source, maxsplit=1, flags=re.MULTILINE)
         for part in (functions, main):
             code = compile(part, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -108,7 +110,7 @@ async def test_the_programs_of_the_readme_behind_an_active_server(
     user = await cluster.user("reader")
     options = await cluster.agent("of the readme", user.client)
     async with attacking(cluster, 0) as before_person, attacking(cluster, 1) as before_agent:
-        person = _Person(_given(before_person, user, options))
+        person = _Person(_given(before_person, user, options), tmp_path / "ada")
         liars = [_Liar(before_person), _Liar(before_agent)]
         behind = replace(options, url=before_agent.url)
         env = environment(cluster, behind) | {"BLINDPIPE_PINS": str(tmp_path / "pins")}
@@ -146,6 +148,16 @@ async def test_the_programs_of_the_readme_behind_an_active_server(
             await before_person.hang_up()
             await until(lambda: len(person.printed) == 6)
             assert not running.done()
+            running.cancel()
+            await asyncio.wait([running])
+            # The program starts anew, without a password, and shows nothing again.
+            await person.names.pop("client").close()
+            del person.names["password"]
+            for liar in liars:
+                liar.drops = False
+            running = asyncio.create_task(person.run())
+            said.append("Hello")
+            await until(lambda: len(person.printed) == 7)
             running.cancel()
             await asyncio.wait([running])
         shown = await _answered(user.client.conversation(person.names["conversation"].id), said)
@@ -187,7 +199,7 @@ async def _mortal_lane(cluster: DevCluster, folder: Path) -> None:
     user = await cluster.user("reader")
     options = await cluster.agent("of the readme", user.client)
     async with attacking(cluster, 0) as before_person, attacking(cluster, 1) as before_agent:
-        person = _Person(_given(before_person, user, options))
+        person = _Person(_given(before_person, user, options), folder / "ada")
         for attacker in (before_person, before_agent):
             # A victim that handles a lie in a message's own place acknowledges the message by that.
             _Liar(attacker).later = -1

@@ -18,10 +18,18 @@ from ..core.types import (
 )
 from ..e2ee.consent import Sensitivity, StoredApproval, StoredConsents, Tool
 from ..e2ee.room import EpochMarks
+from ..stores.device_store import (
+    DeviceSession,
+    DeviceState,
+    DeviceStore,
+    FileStore,
+    StoredKeys,
+    StoreOwner,
+)
 from .account import Account, StoredSession
 from .agents import Agents
 from .approvals import ApprovalRequest
-from .client import Client, ClientOptions
+from .client import Client
 from .conversation import Conversation, HistoryPage, ReceivedMessage
 from .devices import DeviceKeys, Devices
 from .events import (
@@ -36,6 +44,7 @@ from .events import (
     ToolRequestEvent,
     TypingEvent,
 )
+from .options import ClientOptions
 from .sessions import Sessions
 from .timeline import Reactions, TimelineItem, timeline
 from .tool_requests import ConsentStore, ToolRequest
@@ -58,9 +67,13 @@ __all__ = [
     "DeltaEvent",
     "Device",
     "DeviceKeys",
+    "DeviceSession",
+    "DeviceState",
+    "DeviceStore",
     "Devices",
     "EpochMarks",
     "Event",
+    "FileStore",
     "Grant",
     "HistoryPage",
     "LiveStream",
@@ -80,7 +93,9 @@ __all__ = [
     "Sessions",
     "StatusEvent",
     "StoredApproval",
+    "StoreOwner",
     "StoredConsents",
+    "StoredKeys",
     "StoredSession",
     "StreamCancelled",
     "Thumbnail",

@@ -9,12 +9,12 @@ import os
 import ssl
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from ..core.types import JsonObject, SignedIn
-from ..errors import BlindpipeError, ConnectionLost, UsageError
+from ..errors import BlindpipeError, Closed, ConnectionLost, UsageError
 from ..hooks import HookCaller
 from ..transport.http import Call, Http
 
@@ -33,10 +33,6 @@ class StoredSession:
     """It is good for one renewal: the newest one counts."""
 
 
-def _no_store(_session: StoredSession) -> None:
-    """The listener of those who keep nothing."""
-
-
 class Account:
     """The person who is signed in, and the calls in that person's name."""
 
@@ -47,7 +43,7 @@ class Account:
         ssl_context: ssl.SSLContext | None,
         *,
         allow_http: bool = False,
-        on_session: Callable[[StoredSession], None] = _no_store,
+        on_session: Callable[[StoredSession], Awaitable[None]],
     ) -> None:
         self._on_session = on_session
         self.http = Http(
@@ -59,6 +55,8 @@ class Account:
         self._expires_at = 0.0
         self._refresh_token: str | None = None
         self._signed_in: SignedIn | None = None
+        # An earlier sign-in that the service was not asked about.
+        self._is_unasked = False
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -91,7 +89,7 @@ class Account:
         if isinstance(password, str):
             self._password = self._named(password)
         self._signed_in = signed_in
-        self._take(signed_in["access_token"], signed_in["expires_in_seconds"])
+        await self._take(signed_in["access_token"], signed_in["expires_in_seconds"])
 
     def _named(self, password: str) -> bytes:
         return hmac.digest(self._salt, unicodedata.normalize("NFKC", password).encode(), "sha256")
@@ -113,8 +111,9 @@ class Account:
         except (ValueError, LookupError, TypeError) as error:
             raise ConnectionLost("the answer was cut short") from error
 
-    async def resume(self, session: StoredSession) -> bool:
-        """Goes on with the sign-in of an earlier run; false if it has ended."""
+    def resume_offline(self, session: StoredSession) -> None:
+        """Goes on with the sign-in of an earlier run, which the first call renews."""
+        self._is_unasked = True
         self._refresh_token = session.refresh_token
         self._signed_in = {
             "user_id": session.user_id,
@@ -124,17 +123,24 @@ class Account:
             "is_new_device": False,
             "key_backup": {},
         }
-        return await self._refresh()
 
-    def _take(self, token: str, expires_in_seconds: int) -> None:
+    async def _take(self, token: str, expires_in_seconds: int) -> None:
         if self._refresh_token is not None:
-            self._on_session(StoredSession(self.user_id, self.device_id, self._refresh_token))
+            # It is good once, so the next one is kept before the token is used.
+            session = StoredSession(self.user_id, self.device_id, self._refresh_token)
+            await self._on_session(session)
         self._access_token = token
         self._expires_at = time.monotonic() + expires_in_seconds
 
     async def token(self) -> str | None:
-        """The access token, renewed shortly before its end."""
-        if self._access_token and time.monotonic() > self._expires_at - RENEW_BEFORE_SECONDS:
+        """The access token, renewed shortly before its end.
+
+        Raises `Closed` if a sign-in that goes on has ended meanwhile.
+        """
+        if self._is_unasked:
+            if not await self.renew():
+                raise Closed("the sign-in has ended")
+        elif self._access_token and time.monotonic() > self._expires_at - RENEW_BEFORE_SECONDS:
             try:
                 await self.renew()
             except BlindpipeError:
@@ -168,7 +174,8 @@ class Account:
             raise ConnectionLost("the answer is none of the service") from error
         if self._signed_in is not None and user != self.user_id:
             return False
-        self._take(token, seconds)
+        self._is_unasked = False
+        await self._take(token, seconds)
         return True
 
     async def logout(self) -> None:

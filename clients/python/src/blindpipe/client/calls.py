@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
-from ..core.types import JsonObject
+from ..core.types import Grant, JsonObject
 from ..errors import UsageError
 from ..transport.http import Call, Http, Method
 
@@ -169,3 +169,35 @@ class AccountCalls:
         }
         async for hit in self._http.pages("/search", query):
             yield hit
+
+    async def reauth(
+        self,
+        *,
+        account_password: str | None = None,
+        code: str | None = None,
+        challenge_id: str | None = None,
+        credential: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Proves the person's identity anew, by the password, a mailed code or a passkey.
+
+        For ten minutes this session may then do what the service refuses with `ReauthRequired`.
+        """
+        given = {
+            "account_password": account_password,
+            "code": code,
+            "challenge_id": challenge_id,
+            "credential": credential,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        await self._http.data(Call("POST", "/auth/reauth", body=body))
+
+    async def grants(self) -> AsyncIterator[Grant]:
+        """The grants that agents have, or ask for."""
+        async for grant in self._http.pages("/grants"):
+            yield grant
+
+    async def decide_grant(self, grant_id: str, decision: Literal["approve", "deny"]) -> Grant:
+        """This person's answer to an agent's request."""
+        path, body = f"/grants/{grant_id}/decision", {"decision": decision}
+        grant: Grant = await self._http.data(Call("POST", path, body=body))
+        return grant

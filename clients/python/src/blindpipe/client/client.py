@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, Self, cast
 
 from ..core.approvals import Approval, read_approval
 from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, milliseconds
 from ..e2ee import E2eeError, Principal, ids
-from ..e2ee.consent import Tool
 from ..e2ee.room import Due, EpochMarks
-from ..e2ee.trust import Notice, Policy, StoredPins, Trust
+from ..e2ee.trust import Notice, Trust
 from ..errors import BlindpipeError, Closed, KeyUnavailable, UsageError
-from ..hooks import HookCaller, Hooks
+from ..hooks import HookCaller
+from ..stores.device_store import StoreOwner
+from ..stores.pin_store import StoredEpochMarks
 from ..transport.clock import full_jitter, now_ms
 from ..transport.http import Call
 from ..transport.socket import Frame
@@ -27,14 +25,18 @@ from .account import Account, StoredSession
 from .agents import Agents
 from .approvals import ApprovalRequest, approval_request
 from .calls import AccountCalls
+from .contacts import Contacts
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
 from .event_reader import EventReader
 from .events import ClientEvent, OtherEvent, ToolRequestEvent
 from .feed import Feed
+from .keeper import Keeper
+from .options import ClientOptions
 from .rotation import NotGiven, Rotator
 from .sessions import Sessions
-from .tool_requests import ConsentKeeper, ConsentStore, ToolRequest
+from .sign_ins import SignIns
+from .tool_requests import ConsentKeeper, ToolRequest
 
 FIRST_READ_WAIT_MS: Final = 1_000
 MAX_READ_WAIT_MS: Final = 30_000
@@ -42,47 +44,18 @@ ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
 """A removed device may know the secrets of the conversations that were active in this time."""
 
 
-@dataclass(frozen=True)
-class ClientOptions:
-    """The settings of a person's client."""
-
-    url: str
-    device_id: str | None = None
-    """This device's own id, which must outlive a reinstallation; a new one without it."""
-    device_name: str | None = None
-    platform: str | None = None
-    trust: Policy = "tofu"
-    pins: StoredPins | None = None
-    """Pins of an earlier run."""
-    marks: Mapping[str, EpochMarks] = field(default_factory=dict)
-    """Marks of an earlier run."""
-    on_learned: Callable[[], None] = lambda: None
-    """Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now."""
-    on_session: Callable[[StoredSession], None] = lambda session: None
-    """The sign-in, or its renewal: keep it, and `Client.resume` goes on with it."""
-    tools: Mapping[str, Tool] = field(default_factory=dict)
-    """The tools of this device, by name. A request for any other is not for it."""
-    consents: ConsentStore | None = None
-    """Keeps which requests were begun and approved; in memory without it."""
-    searchable: bool = False
-    """Sends tell the service keyed hashes of their words, and `Conversation.search` finds them.
-
-    Then the service sees which messages of a conversation share a word, and how often.
-    """
-    hooks: Hooks | None = None
-    logger: logging.Logger = logging.getLogger("blindpipe")
-    ssl_context: ssl.SSLContext | None = None
-    allow_http: bool = False
-    """Takes an `http://` address of another machine, to which the token goes in clear."""
-
-
-class Client(AccountCalls):
+class Client(SignIns, AccountCalls, Contacts):
     """A signed-in person on one device. `async with` closes it."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._hooks = HookCaller(options.hooks, options.logger)
-        self._consents = ConsentKeeper(options.tools, options.consents, self._hooks)
+        if options.store is not None and (options.pins is not None or options.marks):
+            raise UsageError("pins and marks come from the store, or from the options")
+        kept = options.consents or options.store
+        self._consents = ConsentKeeper(options.tools, kept, self._hooks)
+        self._keeper = Keeper(options.store, self._consents, self._hooks, options.logger)
+        self._marks: Mapping[str, EpochMarks] = options.marks
         self._trust: Trust | None = None
         self._session: Session | None = None
         self._parts: ConversationParts | None = None
@@ -92,7 +65,7 @@ class Client(AccountCalls):
             self._hooks,
             options.ssl_context,
             allow_http=options.allow_http,
-            on_session=options.on_session,
+            on_session=self._keep_session,
         )
         self._http = self.account.http
         self.agents = Agents(self.account.http)
@@ -100,6 +73,7 @@ class Client(AccountCalls):
         self.devices = Devices(
             self.account,
             self._hold_keys,
+            self._keeper.save_device,
             self._rotate_recent,
             self._introduced_by,
             self._consents,
@@ -117,98 +91,82 @@ class Client(AccountCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections. What the device has learned is in its store then."""
+        await self._keeper.save()
         await self.account.http.close()
 
     @classmethod
-    async def _sign_in(cls, options: ClientOptions, path: str, body: JsonObject) -> Client:
+    async def _sign_in(cls, options: ClientOptions, path: str, body: JsonObject) -> Self:
         client = cls(options)
-        device = {
-            "device_id": options.device_id or ids.new_ulid(),
-            "device_name": options.device_name,
-            "platform": options.platform,
-        }
-        told = {name: value for name, value in device.items() if value}
-        await client.account.sign_in(path, body | told)
+        async with client._closed_by_failure():
+            before = await client._keeper.stored_session()
+            device = {
+                "device_id": options.device_id or (before and before.device_id) or ids.new_ulid(),
+                "device_name": options.device_name,
+                "platform": options.platform,
+            }
+            told = {name: value for name, value in device.items() if value}
+            await client.account.sign_in(path, body | told)
+            await client._begin()
+            await client._keeper.save_device()
+        return client
+
+    @asynccontextmanager
+    async def _closed_by_failure(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            await self.account.http.close()
+            raise
+
+    async def _keep_session(self, session: StoredSession) -> None:
+        self._options.on_session(session)
+        await self._keeper.keep_session(session)
+
+    async def _begin(self) -> None:
+        """Takes over what earlier runs have kept, now that it is known whose it is."""
+        if self._options.store is None:
+            return
+        owner = StoreOwner(self.account.user_id, self.account.device_id)
+        stored = await self._keeper.load(owner)
+        pins = stored["pins"] if stored else None
+        self._trust = Trust(self.me, self._options.trust, (), pins)
+        self._marks = StoredEpochMarks(stored["marks"]) if stored else {}
+        await self._keeper.learns(self._trust).resume(self.session)
+        if keys := self._keeper.keys:
+            self._hold_keys(keys)
+
+    @classmethod
+    async def resume(cls, options: ClientOptions, session: StoredSession | None = None) -> Client:
+        """Goes on with the sign-in of an earlier run, which the `store` has kept.
+
+        Raises `Closed` if it has ended, or if there is none. Without a store, `session` is what
+        `on_session` has kept, and `devices.hold` takes the keys of that run.
+        """
+        client = await cls.resume_offline(options, session)
+        async with client._closed_by_failure():
+            if not await client.account.renew():
+                raise Closed("the sign-in has ended")
         return client
 
     @classmethod
-    async def resume(cls, options: ClientOptions, session: StoredSession) -> Client:
-        """Goes on with the sign-in of an earlier run, which `on_session` has kept.
+    async def resume_offline(
+        cls, options: ClientOptions, session: StoredSession | None = None
+    ) -> Client:
+        """Goes on like `resume`, and asks the service nothing.
 
-        Raises `Closed` if it has ended. `devices.hold` takes the keys of that run.
+        It is for a program that shows what it has kept while the service is away. The first call
+        renews the sign-in. `events` raises `Closed` if it has ended.
         """
         client = cls(options)
-        try:
-            is_live = await client.account.resume(session)
-        except BaseException:
-            await client.close()
-            raise
-        if not is_live:
-            await client.close()
-            raise Closed("the sign-in has ended")
+        async with client._closed_by_failure():
+            kept = await client._keeper.stored_session()
+            session = client._keeper.session = session or kept
+            if session is None:
+                raise Closed("nobody has signed in yet")
+            client.account.resume_offline(session)
+            await client._begin()
         return client
-
-    @classmethod
-    async def login(
-        cls, options: ClientOptions, *, email: str, password: str, turnstile_token: str
-    ) -> Client:
-        """Signs in with the account's password."""
-        body = {
-            "email": email,
-            "account_password": password,
-            "turnstile_token": turnstile_token,
-        }
-        return await cls._sign_in(options, "/auth/login", body)
-
-    @classmethod
-    async def login_with_code(cls, options: ClientOptions, *, email: str, code: str) -> Client:
-        """Signs in with a mailed code."""
-        return await cls._sign_in(options, "/auth/login-code", {"email": email, "code": code})
-
-    @classmethod
-    async def register(
-        cls,
-        options: ClientOptions,
-        *,
-        email: str,
-        code: str,
-        password: str,
-        display_name: str,
-        turnstile_token: str,
-        locale: str = "en",
-    ) -> Client:
-        """Makes an account, with a mailed code."""
-        body = {
-            "email": email,
-            "code": code,
-            "account_password": password,
-            "display_name": display_name,
-            "device_locale": locale,
-            "turnstile_token": turnstile_token,
-        }
-        return await cls._sign_in(options, "/auth/register", body)
-
-    @classmethod
-    async def begin_passkey_login(cls, options: ClientOptions) -> JsonObject:
-        """The challenge of a sign-in; `public_key` is for `navigator.credentials.get`."""
-        return await cls._public(options, "/auth/passkey/begin", {})
-
-    @classmethod
-    async def login_with_passkey(
-        cls, options: ClientOptions, *, challenge_id: str, credential: Mapping[str, Any]
-    ) -> Client:
-        """Signs in with the credential that answers a challenge, as WebAuthn's JSON."""
-        body = {"challenge_id": challenge_id, "credential": dict(credential)}
-        return await cls._sign_in(options, "/auth/passkey/complete", body)
-
-    @classmethod
-    async def reset_password(
-        cls, options: ClientOptions, *, email: str, code: str, new_password: str
-    ) -> JsonObject:
-        """Sets a password by a code that was mailed for the scene `reset`. Every session ends."""
-        body = {"email": email, "code": code, "new_account_password": new_password}
-        return await cls._public(options, "/auth/reset-password", body)
 
     @classmethod
     async def _public(cls, options: ClientOptions, path: str, body: JsonObject) -> JsonObject:
@@ -216,19 +174,6 @@ class Client(AccountCalls):
             call = Call("POST", path, body=body, public=True)
             answered: JsonObject = await client.account.http.data(call)
             return answered
-
-    @classmethod
-    async def send_code(
-        cls,
-        options: ClientOptions,
-        *,
-        email: str,
-        scene: Literal["register", "login", "reset"],
-        turnstile_token: str,
-    ) -> None:
-        """Mails a code."""
-        body = {"email": email, "scene": scene, "turnstile_token": turnstile_token}
-        await cls._public(options, "/auth/send-code", body)
 
     @property
     def me(self) -> Principal:
@@ -251,7 +196,12 @@ class Client(AccountCalls):
         self._warn_without_store()
         opening = keys.opening
         self.trust.hold(key.key_id for key in opening)
-        self._session = self._make_session(keys)
+        before, self._session = self._session, self._make_session(keys)
+        if before is not None:
+            self._session.take_from(before)
+        if self._keeper.lessons is not None:
+            self._keeper.lessons.session = self._session
+        self._keeper.note_keys(keys)
         rotator = Rotator(self._session, keys.signer, self._on_not_given, self._on_not_rotated)
         self._parts = ConversationParts(
             self._session, rotator, self._send_frame, self._options.searchable
@@ -280,12 +230,17 @@ class Client(AccountCalls):
                 keys.opening if keys else (),
                 self.account.device_id,
                 self.trust,
-                self._options.marks,
+                self._marks,
                 False,
                 self._on_notice,
-                self._options.on_learned,
+                self._on_learned,
+                on_handled=self._keeper.showing,
             )
         )
+
+    def _on_learned(self) -> None:
+        self._keeper.soon()
+        self._options.on_learned()
 
     def _on_notice(self, notice: Notice, conversation_id: str | None) -> None:
         self._hooks.call(
@@ -368,86 +323,6 @@ class Client(AccountCalls):
         titled = {"title": title} if title else {}
         return await self._open({"type": "group", "member_ids": list(member_ids), **titled})
 
-    def confirm(self, principal: Principal, key_id: str) -> None:
-        """The tap: this person takes the key for that principal's."""
-        if not self.trust.confirm(principal, bytes.fromhex(key_id), now_ms()):
-            raise UsageError("this key was never shown")
-        self._reconsider(principal)
-
-    def verify(self, principal: Principal, number: str) -> None:
-        """People have compared these digits: all keys of theirs that they stand for are verified.
-
-        Raises `UsageError` if they are not, or no longer, the digits of `safety_number()`.
-        """
-        notices = self.trust.verify_number(principal, number, now_ms())
-        if notices is None:
-            raise UsageError("these are not the digits of now")
-        self._compared(principal, notices)
-
-    def verify_key(self, principal: Principal, key_id: str) -> None:
-        """People have compared this key alone, for example by its id.
-
-        All other keys of theirs wait from now on, but for those that it introduced. The hook
-        `key_changed` names them.
-        """
-        notices = self.trust.verify(principal, bytes.fromhex(key_id), now_ms())
-        if notices is None:
-            raise UsageError("this key was never shown, or it is retired")
-        self._compared(principal, notices)
-
-    def _compared(self, principal: Principal, notices: Iterable[Notice]) -> None:
-        for notice in notices:
-            self._on_notice(notice, None)
-        self._reconsider(principal)
-
-    def _reconsider(self, principal: Principal) -> None:
-        self.session.reconsider(principal)
-        self._options.on_learned()
-
-    async def safety_number(self, principal: Principal) -> str:
-        """60 digits to compare with somebody: of all accepted keys of both.
-
-        The service lists the keys anew. Where a side has no accepted ones, those that wait count.
-        """
-        for who in (self.me, principal):
-            await self.session.directory.refresh(who)
-        number = self.trust.safety_number(principal, now_ms())
-        if number is None:
-            raise E2eeError("unknown_sender_key")
-        return number
-
-    async def reauth(
-        self,
-        *,
-        account_password: str | None = None,
-        code: str | None = None,
-        challenge_id: str | None = None,
-        credential: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Proves the person's identity anew, by the password, a mailed code or a passkey.
-
-        For ten minutes this session may then do what the service refuses with `ReauthRequired`.
-        """
-        given = {
-            "account_password": account_password,
-            "code": code,
-            "challenge_id": challenge_id,
-            "credential": credential,
-        }
-        body = {name: value for name, value in given.items() if value is not None}
-        await self.account.http.data(Call("POST", "/auth/reauth", body=body))
-
-    async def grants(self) -> AsyncIterator[Grant]:
-        """The grants that agents have, or ask for."""
-        async for grant in self.account.http.pages("/grants"):
-            yield grant
-
-    async def decide_grant(self, grant_id: str, decision: Literal["approve", "deny"]) -> Grant:
-        """This person's answer to an agent's request."""
-        path, body = f"/grants/{grant_id}/decision", {"decision": decision}
-        grant: Grant = await self.account.http.data(Call("POST", path, body=body))
-        return grant
-
     async def revoke_grant(self, grant_id: str) -> None:
         """Takes a grant back at once, with what this device remembers of it."""
         revoked: Grant = await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
@@ -470,8 +345,10 @@ class Client(AccountCalls):
         return await approval_request(self.session, conversation, approval)
 
     def _warn_without_store(self) -> None:
+        if self._options.store is not None:
+            return
         if self._options.pins is None:
-            text = "no pins are given: this start is a first contact with everybody"
+            text = "no store and no pins: this start is a first contact with everybody"
             self._options.logger.warning(text)
         if self._options.tools and self._options.consents is None:
             text = "no store of consents: what was executed is known until the end of the program"
@@ -486,6 +363,7 @@ class Client(AccountCalls):
         feed = Feed(
             self.account,
             self._hooks,
+            self._keeper,
             missed_events=lambda: self.session.missed_events(),
             holders=self.devices.online,
         )
@@ -500,6 +378,7 @@ class Client(AccountCalls):
                     yield event
                     if isinstance(event, ToolRequestEvent):
                         await self._answer_unknown(event.request)
+                self._keeper.shown()
 
     async def _read(self, reader: EventReader, frame: Frame) -> Sequence[ClientEvent]:
         """The events of a frame. A read that fails for now is made again, or they were lost."""

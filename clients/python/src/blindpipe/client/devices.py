@@ -12,6 +12,7 @@ from ..e2ee import backup as backups
 from ..e2ee.backup import Backup, BackupKey, BackupOwner, Costs
 from ..e2ee.keys import Principal, introduce
 from ..e2ee.wrap import OpeningKey
+from ..stores.device_store import StoredKeys
 from ..transport.http import Call
 from .account import Account
 from .tool_requests import ConsentKeeper
@@ -34,6 +35,22 @@ class DeviceKeys:
         own = self.signer.key_id
         return [self.signer, *(OpeningKey(id, key) for id, key in self.earlier if id != own)]
 
+    def store(self) -> StoredKeys:
+        """For a store. Keep it as you keep a password."""
+        earlier = [(to_base64(id), to_base64(key.expose())) for id, key in self.earlier]
+        return {
+            "x25519": to_base64(self.signer.x25519.expose()),
+            "ed25519": to_base64(self.signer.ed25519_seed.expose()),
+            "earlier": earlier,
+        }
+
+    @classmethod
+    def stored(cls, keys: StoredKeys) -> DeviceKeys:
+        """From a store."""
+        exchange, seed = (Secret(from_base64(keys[each])) for each in ("x25519", "ed25519"))
+        earlier = [(from_base64(id), Secret(from_base64(key))) for id, key in keys["earlier"]]
+        return cls(PrivateKeys(exchange, seed), tuple(earlier))
+
 
 class Devices:
     """The devices of one person."""
@@ -42,12 +59,14 @@ class Devices:
         self,
         account: Account,
         on_keys: Callable[[DeviceKeys], None],
+        keep: Callable[[], Awaitable[None]],
         on_revoked: Callable[[], Awaitable[None]],
         introduced_by: Callable[[str], Awaitable[set[str]]],
         consents: ConsentKeeper,
     ) -> None:
         self._account = account
         self._on_keys = on_keys
+        self._keep = keep
         self._on_revoked = on_revoked
         self._introduced_by = introduced_by
         self._consents = consents
@@ -118,7 +137,7 @@ class Devices:
         await self._consents.withdraw(ids.principal("agent", agent_id), scope)
 
     def hold(self, keys: DeviceKeys) -> None:
-        """Goes on with keys that an earlier run has kept."""
+        """Goes on with keys that an earlier run has kept. A `store` gives its own back."""
         self._on_keys(keys)
 
     async def create(
@@ -166,7 +185,7 @@ class Devices:
         sealed = Backup(from_base64(shown["backup_a"]), from_base64(shown["backup_b"]))
         restored = backups.open(key, owner, sealed)
         if shown["device_id"] == self._account.device_id and not is_old:
-            return self._hold(DeviceKeys(restored.keys, tuple(restored.earlier)))
+            return await self._hold(DeviceKeys(restored.keys, tuple(restored.earlier)))
         earlier = ((restored.keys.key_id, restored.keys.x25519), *restored.earlier)
         return await self._set_up(password, earlier, None if is_old else restored.keys, is_old)
 
@@ -196,10 +215,11 @@ class Devices:
                 "signature": to_base64(signature),
             }
         await self._account.http.data(Call("POST", "/keys/backup", body=body))
-        return self._hold(DeviceKeys(keys, tuple(earlier), is_old))
+        return await self._hold(DeviceKeys(keys, tuple(earlier), is_old))
 
-    def _hold(self, keys: DeviceKeys) -> DeviceKeys:
+    async def _hold(self, keys: DeviceKeys) -> DeviceKeys:
         self._on_keys(keys)
+        await self._keep()
         return keys
 
 

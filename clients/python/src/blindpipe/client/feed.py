@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from ..hooks import HookCaller
-from ..transport.acks import Acks
+from ..transport.acks import Acks, Keeper
 from ..transport.backlog import Backlog
 from ..transport.socket import Frame, Socket, SocketOptions
 from .account import Account
@@ -20,6 +20,7 @@ class Feed:
         self,
         account: Account,
         hooks: HookCaller,
+        keeper: Keeper,
         missed_events: Callable[[], None],
         holders: Callable[[], Awaitable[Sequence[str]]],
     ) -> None:
@@ -30,7 +31,7 @@ class Feed:
         # Numbers the frames; deltas and typing have no cursor, and wait in memory as events do.
         self._numbers = itertools.count()
         self._backlog = Backlog()
-        self._acks = Acks(self._send_ack)
+        self._acks = Acks(self._send_ack, keeper)
         self._received: str | None = None
         # The rest of this connection's events comes again with the next one.
         self._is_dropped = False
@@ -91,7 +92,11 @@ class Feed:
                     self._acks.note(frame["cursor"])
             run.result()
         finally:
-            self._acks.flush()
-            self._socket.close()
-            self._backlog.end()
-            await asyncio.wait([run])
+            try:
+                await self._acks.settle()
+            finally:
+                # A store that still fails is tried no more.
+                self._acks.forget()
+                self._socket.close()
+                self._backlog.end()
+                await asyncio.wait([run])

@@ -247,6 +247,14 @@ class Session:
             else:
                 self._handled[id] = self._handled.get(id, b"") + kept
 
+    def take_from(self, before: Session) -> None:
+        """Goes on where a session without keys has stopped."""
+        self._marks, self._changed = before._marks, before._changed
+        self._fresh_after, self._fresh = before._fresh_after, before._fresh
+        self._handled = before._handled
+        for id, entry in before._entries.items():
+            self._handled[id] = entry.room.remembered
+
     def not_kept(self, changed: Iterable[str]) -> None:
         """A store did not keep what `take_changed` gave."""
         self._changed.update(changed)

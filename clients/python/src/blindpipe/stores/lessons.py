@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from ..core.session import Handled, Session
 from ..e2ee.trust import Trust
 from ..hooks import HookCaller
-from .pin_store import HandledStore, PinStore
+from .pin_store import HandledStore, StoredTrust
 from .shared_store import SharedStore, StoreChanged
 
 SAVE_DELAY_SECONDS: Final = 0.5
 """Many things are learned together, such as the keys of a group."""
 
 
+class TrustStore(Protocol):
+    """What the stores of agents and of people have in common."""
+
+    async def save(self, trust: StoredTrust) -> None:
+        """Keeps the entries that have changed, durably."""
+
+
 class Lessons:
     """Keeps pins and marks, one save after the other."""
 
     def __init__(
-        self, store: PinStore | None, trust: Trust, hooks: HookCaller, logger: logging.Logger
+        self, store: TrustStore | None, trust: Trust, hooks: HookCaller, logger: logging.Logger
     ) -> None:
         self._store = store
         # Asked once: to look through a store's methods at each event takes a tenth of its time.
@@ -113,7 +120,7 @@ class Lessons:
             return self._failed("the handled messages could not be stored", error)
         return True
 
-    async def _save_trust(self, store: PinStore, session: Session) -> bool:
+    async def _save_trust(self, store: TrustStore, session: Session) -> bool:
         shared = self._shared
         if shared is not None and not await self._take_news(shared, session, None):
             return False

@@ -14,20 +14,15 @@ FREE_BYTES: Final = 1 << 20
 """A log grows by so much, and to twice its entries, before it is written anew."""
 
 
-def _always(_section: str, _text: str) -> bool:
-    """Whether a log without another rule still needs an entry."""
-    return True
-
-
 class Log:
     """A line is the CRC-32 of its rest in hex, a section, a name, and an entry as JSON.
 
     The last line of a name counts. `is_needed` is asked, of a section and a text, which entries
-    are given and written anew.
+    are given and written anew; all without it.
     """
 
     def __init__(
-        self, path: Path, is_needed: Callable[[str, str], bool] = _always
+        self, path: Path, is_needed: Callable[[str, str], bool] | None = None
     ) -> None:
         self._path = path
         self._is_needed = is_needed
@@ -42,10 +37,11 @@ class Log:
                 section, name, text = _entry_of(line)
                 if section:
                     sections.setdefault(section, {})[unquote(name)] = text
-        for section, texts in sections.items():
-            sections[section] = {
-                name: text for name, text in texts.items() if self._is_needed(section, text)
-            }
+        if self._is_needed is not None:
+            for section, texts in sections.items():
+                gone = [name for name, text in texts.items() if not self._is_needed(section, text)]
+                for name in gone:
+                    del texts[name]
         size = sum(len(text) + 64 for texts in sections.values() for text in texts.values())
         self._compact_above(FREE_BYTES + 2 * size)
         return sections
@@ -62,7 +58,7 @@ class Log:
             last: dict[tuple[str, str], int] = {}
             for at, line in self._lines_at():
                 section, name, text = _entry_of(line)
-                if self._is_needed(section, text):
+                if self._is_needed is None or self._is_needed(section, text):
                     last[section, name] = at
                 else:
                     last.pop((section, name), None)

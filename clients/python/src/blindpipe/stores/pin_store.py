@@ -80,14 +80,14 @@ class HandledFile:
     """A line for each message that was handled within 31 days."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._kept_lines = self._added_lines = 0
 
     def load(self) -> list[Handled]:
         """Reads the file, and leaves out of it what is too old to come again."""
         since, found, lines = now_ms() - MAX_MESSAGE_AGE_MS, list[Handled](), 0
         try:
-            with self._path.open(encoding="ascii", errors="replace") as file:
+            with self.path.open(encoding="ascii", errors="replace") as file:
                 for line in file:
                     lines += 1
                     each = _handled_of(line)
@@ -96,13 +96,13 @@ class HandledFile:
         except FileNotFoundError:
             return []
         if len(found) < lines:
-            replace_file(self._path, (_line_of(each).encode() for each in found))
+            replace_file(self.path, (_line_of(each).encode() for each in found))
         self._kept_lines, self._added_lines = len(found), 0
         return found
 
     def add(self, handled: list[Handled]) -> None:
         """Adds lines, durably."""
-        append(self._path, "".join(map(_line_of, handled)).encode())
+        append(self.path, "".join(map(_line_of, handled)).encode())
         self._added_lines += len(handled)
         # The file grows to about twice of what 31 days need.
         if self._added_lines > max(_MIN_ADDED_LINES, self._kept_lines):

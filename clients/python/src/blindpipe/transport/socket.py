@@ -175,6 +175,8 @@ class Socket:
             if self._closing.is_set():
                 return _Ending(NO_STATUS_CODE, None)
             socket = await self._connected(address)
+        except Closed:
+            raise
         except (aiohttp.ClientError, BlindpipeError, TimeoutError, OSError) as error:
             lost = error if isinstance(error, BlindpipeError) else connection_lost(error)
             if isinstance(lost, ConnectionLost) and lost.is_untrusted:
