@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +25,10 @@ from live import (
 from blindpipe import (
     Agent,
     CallResult,
+    Client,
     Context,
     Conversation,
+    FileStore,
     NotApproved,
     ToolRequest,
     UsageError,
@@ -46,7 +50,7 @@ DAY_MS = 24 * 60 * 60_000
 
 @asynccontextmanager
 async def _asked(
-    cluster: DevCluster, ran: list[tuple[str, Any]]
+    cluster: DevCluster, ran: list[tuple[str, Any]], **changes: Any
 ) -> AsyncIterator[tuple[TestUser, Conversation, list[CallResult]]]:
     """A person with a table of tools, and an agent that asks for the `tool[@device]` it is told."""
 
@@ -59,7 +63,7 @@ async def _asked(
         "read": Tool(SCOPE, Sensitivity.MEDIUM, run),
         "wipe": Tool(SCOPE, Sensitivity.HIGH, run),
     }
-    ada, results = await cluster.user("ada", tools=tools), list[CallResult]()
+    ada, results = await cluster.user("ada", tools=tools, **changes), list[CallResult]()
     options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
     agent = Agent(options)
 
@@ -98,6 +102,33 @@ async def test_a_request_that_nobody_approved_executes_nothing(cluster: DevClust
             await decide_until_answered(ada, partial(conversation.send, tool), refuse)
     assert ran == []
     assert [(each.status, each.reason) for each in results] == [("denied", "user_denied")] * 2
+
+
+async def test_what_a_device_remembers_outlives_a_restart(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    ran, decisions = list[tuple[str, Any]](), list[str]()
+    path = tmp_path / "ada"
+    async with _asked(cluster, ran, store=FileStore(path)) as (ada, conversation, _):
+
+        async def remembering(request: ToolRequest) -> None:
+            decisions.append(await request.decide())
+            if decisions[-1] == "ask":
+                await request.remember()
+            await request.execute()
+            decisions.append(await request.decide())
+
+        await decide_until_answered(ada, partial(conversation.send, "ping"), remembering)
+        await ada.client.close()
+        tools = ada.client._consents.tools
+        options = cluster.options(store=FileStore(path), tools=tools)
+        ada = replace(ada, client=await Client.resume(options))
+        begun = (await ada.client._consents.load()).store()["begun"]
+        assert len(begun) == 1, "it runs once, also after a restart"
+        conversation = ada.client.conversation(conversation.id)
+        await decide_until_answered(ada, partial(conversation.send, "ping"), remembering)
+        await ada.client.close()
+    assert decisions == ["ask", "repeated", "execute", "repeated"] and len(ran) == 2
 
 
 async def test_an_approval_is_for_one_request_and_what_is_remembered_for_one_tool(

@@ -80,6 +80,10 @@ async def test_a_device_goes_on_from_its_store_alone(
     )
     assert await texts(signed_in.conversation(group.id)) == ["before"]
     await signed_in.close()
+    path.write_text(path.read_text()[:-1])
+    with pytest.raises(UsageError, match="damaged") as damaged:
+        await Client.resume(options)
+    assert damaged.value.__cause__ is None and damaged.value.__suppress_context__
     await FileStore(path).remove()
     assert not list(tmp_path.iterdir())
 

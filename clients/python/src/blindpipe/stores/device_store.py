@@ -122,9 +122,12 @@ class FileStore:
 
     def _load_device(self) -> DeviceState | None:
         try:
-            device: DeviceState = json.loads(self._path.read_text("utf-8"))
+            device: DeviceState = json.loads(self._path.read_bytes())
         except FileNotFoundError:
             return None
+        except ValueError:
+            # The error has the file's text, which is secret.
+            raise UsageError("the file of the store is damaged") from None
         return device
 
     async def save_device(self, device: DeviceState) -> None:
