@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -22,11 +24,12 @@ from blindpipe.client import (
     StoredConsents,
     StoreOwner,
 )
+from blindpipe.client.tool_requests import ConsentKeeper
 from blindpipe.e2ee import ids
 from blindpipe.e2ee.consent import Consents, Sensitivity, Tool
 from blindpipe.e2ee.ids import ulid
 from blindpipe.e2ee.room import MAX_MESSAGE_AGE_MS, EpochMarks
-from blindpipe.hooks import Hooks
+from blindpipe.hooks import HookCaller, Hooks
 from blindpipe.stores import log
 from blindpipe.stores.pin_store import StoredTrust
 from blindpipe.testing import DevCluster, TestUser
@@ -218,6 +221,10 @@ class _Full(FileStore):
         self._check()
         await super().save_device(device)
 
+    async def add_consents(self, consents: StoredConsents) -> None:
+        self._check()
+        await super().add_consents(consents)
+
 
 async def test_nothing_is_acknowledged_while_a_persons_store_fails(
     cluster: DevCluster, bob: TestUser, tmp_path: Path
@@ -307,6 +314,30 @@ async def test_consents_are_added_to_the_log_and_old_ones_leave_it(
     assert b"remembered" not in (tmp_path / "ada.learned").read_bytes()
     with pytest.raises(UsageError, match="another person"):
         await FileStore(path).load(StoreOwner("bob", "phone"))
+
+
+async def test_a_withdrawal_that_a_store_refuses_is_kept_by_the_next_save(tmp_path: Path) -> None:
+    store, failures = _Full(tmp_path / "ada"), list[None]()
+    hooks: Hooks = {"store_failed": lambda: failures.append(None)}
+    agent_id, room = str(uuid.uuid4()), bytes(16)
+    agent, tools = ids.principal("agent", agent_id), {"ping": Tool("mail", Sensitivity.LOW)}
+    await store.load(OWNER)
+    keeper = ConsentKeeper(tools, store, HookCaller(hooks, logging.getLogger("blindpipe")))
+    assert (await keeper.load()).remember(room, agent, "ping", now_ms(), 3)
+    await keeper.save()
+    store.is_full = True
+    told: Any = {"event": "relation.revoked", "data": {"agent_id": agent_id}}
+    await keeper.observe(told)
+    assert len(failures) == 1 and keeper.waiting, "its event is not acknowledged"
+    with pytest.raises(OSError):
+        await keeper.withdraw(agent)
+    assert len(failures) == 2
+    store.is_full = False
+    assert await keeper.try_save() and not keeper.waiting
+    again_here = FileStore(tmp_path / "ada")
+    await again_here.load(OWNER)
+    kept = await again_here.load_consents()
+    assert kept is not None and list(kept["remembered"].values()) == []
 
 
 async def test_what_is_learned_is_kept_beside_the_consents(
