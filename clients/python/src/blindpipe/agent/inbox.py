@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -64,6 +66,10 @@ class Inbox:
         self._arrived: deque[tuple[Event, bool]] = deque()
         self._intake: asyncio.Task[None] | None = None
         self._backlog = Backlog()
+        # The events whose handlers run, by their numbers, and when these began: the oldest first.
+        self._begun: dict[int, tuple[float, Event]] = {}
+        self._numbers = itertools.count()
+        self._slow: asyncio.TimerHandle | None = None
         # Shared connections that have ended.
         self._losses = 0
         # The history that cursors belong to; the server's database may go back to another one.
@@ -166,22 +172,34 @@ class Inbox:
             # It is not known whether another process has handled it.
             if await self._stops_within(FIRST_OUTAGE_WAIT_MS / 1000):
                 raise asyncio.CancelledError
-        loop, losses = asyncio.get_running_loop(), self._losses
-        timer = loop.call_later(SLOW_HANDLER_SECONDS, self._tell_slow, event)
+        losses, number = self._losses, next(self._numbers)
+        self._begun[number] = time.monotonic(), event
+        if self._slow is None:
+            self._tell_slow_later(SLOW_HANDLER_SECONDS)
         try:
             await self._try(event)
         finally:
-            timer.cancel()
+            self._begun.pop(number, None)
         if losses != self._losses:
             # No ack follows. Another process is given the event soon, and looks into the store.
             await self._setup.lessons.save()
         self._backlog.remove(event["cursor"])
 
-    def _tell_slow(self, event: Event) -> None:
-        """Its conversation waits for it, and so do the acknowledgements of all."""
-        text = "the handlers of an event (%s, %s) have run for %s s"
-        name, id = event["event"], event["event_id"]
-        self._setup.logger.warning(text, name, id, round(SLOW_HANDLER_SECONDS))
+    def _tell_slow_later(self, seconds: float) -> None:
+        # A timer for each event would cost more than to read one.
+        self._slow = asyncio.get_running_loop().call_later(seconds, self._tell_slow)
+
+    def _tell_slow(self) -> None:
+        """Their conversations wait for them, and so do the acknowledgements of all."""
+        self._slow, now = None, time.monotonic()
+        for number, (begun, event) in list(self._begun.items()):
+            left = begun + SLOW_HANDLER_SECONDS - now
+            if left > 0:
+                return self._tell_slow_later(left)
+            del self._begun[number]
+            text = "the handlers of an event (%s, %s) have run for %s s"
+            name, id = event["event"], event["event_id"]
+            self._setup.logger.warning(text, name, id, round(SLOW_HANDLER_SECONDS))
 
     async def _try(self, event: Event) -> None:
         """Runs the handlers of an event until they succeed, or the last try has failed."""
@@ -253,6 +271,8 @@ class Inbox:
             self._dispatcher.cancel()
         if self._intake is not None:
             self._intake.cancel()
+        if self._slow is not None:
+            self._slow.cancel()
         await self._acks.settle()
 
 
