@@ -81,10 +81,13 @@ class Handled:
     client_message_id: bytes
 
 
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+_LAST_MS: Final = _LAST.timestamp() * 1000
+
+
 def signed_at(time: int) -> datetime:
     """A signed time, Unix milliseconds, as a date. One beyond the last date is that date."""
-    last = datetime.max.replace(tzinfo=UTC)
-    return datetime.fromtimestamp(time / 1000, UTC) if time < last.timestamp() * 1000 else last
+    return datetime.fromtimestamp(time / 1000, UTC) if time < _LAST_MS else _LAST
 
 
 def _no_store(_handled: Handled) -> None:

@@ -1,6 +1,5 @@
 """Joining and reading bytes, and the two primitives that everything uses."""
 
-import base64
 import binascii
 import hashlib
 from functools import cache
@@ -70,16 +69,16 @@ def gcm_open(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes) -> bytes:
 def from_base64(text: str) -> bytes:
     """Standard base64, padded; what has another spelling is refused."""
     try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        data = binascii.a2b_base64(text)
+    except ValueError:
         raise E2eeError("malformed") from None
-    if base64.b64encode(data).decode() != text:
+    if to_base64(data) != text:
         raise E2eeError("malformed")
     return data
 
 
 def to_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+    return binascii.b2a_base64(data, newline=False).decode()
 
 
 class Reader:

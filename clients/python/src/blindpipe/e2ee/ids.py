@@ -16,9 +16,18 @@ from .keys import Principal
 MAX_CACHED_IDS: Final = 4096
 """Most messages name few conversations and members."""
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ALIKE = str.maketrans("ILO", "110")
-# Python's digits of base 32; the letters that Crockford leaves out become no digits.
-_DIGITS = str.maketrans(_CROCKFORD + "ILOU", "0123456789abcdefghijklmnopqrstuv!!!!")
+_BASE_32 = "0123456789abcdefghijklmnopqrstuv"
+
+
+def _table(letters: str, digits: str) -> bytes:
+    """Python's digits of base 32 for Crockford's, in both cases. All others become no digits."""
+    pairs = dict(zip(letters + letters.lower(), digits * 2, strict=True))
+    return bytes(ord(pairs.get(chr(each), "!")) for each in range(256))
+
+
+_DIGITS = _table(_CROCKFORD, _BASE_32)
+# Crockford's letters that look like digits are taken for these.
+_ALIKE = _table(_CROCKFORD + "ILO", _BASE_32 + "110")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +62,15 @@ class Origin:
 
 def from_ulid(text: str) -> bytes | None:
     """The id that 26 characters of a ULID name; None if they name none."""
-    if len(text) != 26 or not text.isascii() or not text.isalnum() or text[0] > "7":
+    return _number(text, _DIGITS)
+
+
+def _number(text: str, digits: bytes) -> bytes | None:
+    if len(text) != 26:
         return None
     try:
-        return int(text.upper().translate(_DIGITS), 32).to_bytes(16, "big")
-    except ValueError:
+        return int(text.encode("ascii").translate(digits), 32).to_bytes(16, "big")
+    except (ValueError, OverflowError):
         return None
 
 
@@ -70,7 +83,7 @@ def ulid(id: bytes) -> str:
 @lru_cache(MAX_CACHED_IDS)
 def parse(text: str) -> bytes:
     """The 16 bytes of a ULID or a UUID, in any spelling. Raises `malformed`."""
-    id = from_ulid(text.upper().translate(_ALIKE)) if len(text) == 26 else None
+    id = _number(text, _ALIKE)
     if id is not None:
         return id
     try:

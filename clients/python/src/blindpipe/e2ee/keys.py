@@ -8,6 +8,7 @@ import enum
 import os
 import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature
@@ -19,6 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from ._bytes import hkdf, label, prefixed, sha256
 from .errors import E2eeError
+
+
+MAX_CACHED_KEYS: Final = 4096
+"""Most messages are signed by few."""
 
 
 class Kind(enum.IntEnum):
@@ -115,6 +120,16 @@ def _cleared(key: bytes) -> bytes:
     return key[:31] + bytes([key[31] & 0x7F])
 
 
+@lru_cache(MAX_CACHED_KEYS)
+def _key_id(public_key: bytes, signing_public_key: bytes) -> bytes:
+    return sha256(public_key, signing_public_key)[:16]
+
+
+@lru_cache(MAX_CACHED_KEYS)
+def _verifying(signing_public_key: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(signing_public_key)
+
+
 @dataclass(frozen=True, slots=True)
 class PublicKeys:
     """The public keys of a device or an agent.
@@ -137,15 +152,14 @@ class PublicKeys:
     @property
     def key_id(self) -> bytes:
         """The name of the pair: computed, never read."""
-        return sha256(self.public_key, self.signing_public_key)[:16]
+        return _key_id(self.public_key, self.signing_public_key)
 
     def verify(self, text: bytes, signature: bytes) -> None:
         """Raises `bad_signature`. Small orders are refused before OpenSSL is asked."""
         if len(signature) != 64 or _cleared(signature[:32]) in ED25519_SMALL_ORDER:
             raise E2eeError("bad_signature")
         try:
-            key = Ed25519PublicKey.from_public_bytes(self.signing_public_key)
-            key.verify(signature, text)
+            _verifying(self.signing_public_key).verify(signature, text)
         except (InvalidSignature, ValueError):
             raise E2eeError("bad_signature") from None
 

@@ -96,6 +96,7 @@ class Silence:
         self.is_dead = asyncio.Event()
         self._limit_seconds = 0.0
         self._last = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, limit_seconds: float) -> None:
@@ -103,12 +104,14 @@ class Silence:
         self.end()
         self.is_dead.clear()
         self._limit_seconds = limit_seconds
+        self._loop = asyncio.get_running_loop()
         self.heard()
         self._wait()
 
     def heard(self) -> None:
         """A sign of life."""
-        self._last = asyncio.get_running_loop().time()
+        if self._loop is not None:
+            self._last = self._loop.time()
 
     def _wait(self) -> None:
         loop, ends = asyncio.get_running_loop(), self._last + self._limit_seconds
