@@ -1,5 +1,7 @@
 """How fast this client is: `python clients/python/speed.py`, or with `--backlog 10000`.
 
+`--shared 4` lets one process, and then so many, empty the inbox of an agent whose handler takes 5 ms.
+
 `--conversations 100000` measures the store of an agent that has so many: its start, a change, memory.
 
 Without options: envelopes and wraps that are sealed and opened a second. `--backlog` starts a
@@ -18,11 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from blindpipe import Agent, Context
+from blindpipe import Agent, Context, SharedFolder
 from blindpipe.stores.pin_store import FilePins, StoredEpochMarks
 from blindpipe.core.session import MAX_ROOMS, Handled, Session, SessionOptions
 from blindpipe.e2ee import EpochKey, Principal, PrivateKeys, envelope, wrap
@@ -35,6 +37,10 @@ from blindpipe.transport.http import Http
 
 ROOT = Path(__file__).parents[2]
 PEOPLE = 20
+SHARED_PEOPLE = 60
+SHARED_EVENTS = 24
+SHARED_SECONDS = 6
+HANDLER_SECONDS = 0.005
 AGENT = Principal.agent(bytes(16))
 LIMITS = ("auth_register_ip", "default_ip", "default_user", "user_message_send", "agent_tier_1")
 
@@ -70,9 +76,8 @@ def crypto() -> None:
     )
 
 
-async def backlog(cluster: DevCluster, events: int, pins: Path) -> None:
-    """Fills an agent's inbox, and lets a process of its own empty it."""
-    people = [await cluster.user(f"person{number}") for number in range(PEOPLE)]
+async def filled(cluster: DevCluster, people: Sequence[TestUser], events: int) -> dict[str, str]:
+    """The environment of an agent whose inbox has so many messages of each of these people."""
     options = await cluster.agent("busy", people[0].client, node=0)
     first = Agent(options)
     await first.check()
@@ -80,26 +85,93 @@ async def backlog(cluster: DevCluster, events: int, pins: Path) -> None:
 
     async def fill(person: TestUser) -> None:
         conversation = await person.client.open_agent(options.agent_id)
-        for number in range(events // PEOPLE):
+        for number in range(events):
             await conversation.send(f"message {number} {'x' * 200}")
-        await person.client.close()
 
     start = time.perf_counter()
     await asyncio.gather(*map(fill, people))
-    print(f"{events:>18} messages sent in {time.perf_counter() - start:.1f} s")
-    environment = {
+    sent = events * len(people)
+    print(f"{sent:>18} messages sent in {time.perf_counter() - start:.1f} s")
+    return {
         **os.environ,
         "BLINDPIPE_URL": options.url,
         "BLINDPIPE_AGENT_ID": options.agent_id,
         "BLINDPIPE_TOKEN": options.token,
         "BLINDPIPE_KEY": str(options.key),
-        "BLINDPIPE_PINS": str(pins),
         "SSL_CERT_FILE": cluster.ca_file,
     }
+
+
+async def backlog(cluster: DevCluster, events: int, pins: Path) -> None:
+    """Fills an agent's inbox, and lets a process of its own empty it."""
+    people = [await cluster.user(f"person{number}") for number in range(PEOPLE)]
+    environment = await filled(cluster, people, events // PEOPLE)
+    environment["BLINDPIPE_PINS"] = str(pins)
     command = (sys.executable, __file__, "--drain", str(events // PEOPLE * PEOPLE))
     draining = await asyncio.create_subprocess_exec(*command, env=environment)
     if await draining.wait() != 0:
         sys.exit("the backlog was not handled")
+
+
+async def shared(cluster: DevCluster, processes: int, folder: Path) -> None:
+    """The pace of one process, and of several on two nodes, each of whose handlers takes 5 ms."""
+    people = [await cluster.user(f"person{number}") for number in range(SHARED_PEOPLE)]
+    alone = await pace(cluster, people, 1, folder / "one")
+    together = await pace(cluster, people, processes, folder / "several")
+    print(f"{'one process':>18}: {alone:.0f} events a second")
+    print(f"{f'{processes} processes':>18}: {together:.0f}, {together / alone:.2f} times as many")
+
+
+async def pace(
+    cluster: DevCluster, people: Sequence[TestUser], processes: int, folder: Path
+) -> float:
+    """Events a second, from the moment at which every process handles some."""
+    environment = await filled(cluster, people, SHARED_EVENTS * processes)
+    folder.mkdir()
+
+    async def run(number: int, times: list[float]) -> None:
+        node = cluster.nodes[number % len(cluster.nodes)]
+        env = environment | {"BLINDPIPE_URL": node, "SHARED_DIRECTORY": str(folder)}
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "--share", env=env, stdout=asyncio.subprocess.PIPE
+        )
+        assert child.stdout is not None
+        try:
+            while await child.stdout.readline():
+                times.append(time.perf_counter())
+        finally:
+            child.kill()
+            await child.wait()
+
+    times = [list[float]() for _ in range(processes)]
+    runs = [asyncio.create_task(run(number, own)) for number, own in enumerate(times)]
+    while not all(times):
+        await asyncio.sleep(0.01)
+    begin = time.perf_counter()
+    await asyncio.sleep(SHARED_SECONDS)
+    end = time.perf_counter()
+    for one in runs:
+        one.cancel()
+    await asyncio.gather(*runs, return_exceptions=True)
+    if min(own[-1] for own in times) < end - 0.5:
+        print("a process had nothing left to do: the inbox was too short")
+    return sum(begin <= at <= end for own in times for at in own) / (end - begin)
+
+
+def share() -> None:
+    """A process of a shared agent. It writes a line for each event that it has handled."""
+    agent = Agent.from_env(
+        logger=logging.getLogger("speed"), pins=SharedFolder(os.environ["SHARED_DIRECTORY"])
+    )
+
+    @agent.on("message")
+    async def handle(ctx: Context) -> None:
+        assert ctx.text.startswith("message") and ctx.encrypted
+        # Nothing else of this process runs meanwhile, as with most code that is no coroutine.
+        time.sleep(HANDLER_SECONDS)
+        print(flush=True)
+
+    agent.run(shared=True)
 
 
 def drain(events: int) -> None:
@@ -197,10 +269,13 @@ async def on_cluster(arguments: argparse.Namespace) -> None:
             folder,
             program=arguments.program,
             arguments=["--packages", str(ROOT / ".dev/packages")],
-            environment={"LIMIT_OVERRIDES": overrides},
+            environment={"LIMIT_OVERRIDES": overrides, "AGENT_CONNECTIONS": "16"},
         )
         async with started as cluster:
-            await backlog(cluster, arguments.backlog, Path(folder) / "pins.json")
+            if arguments.shared:
+                await shared(cluster, arguments.shared, Path(folder))
+            else:
+                await backlog(cluster, arguments.backlog, Path(folder) / "pins.json")
 
 
 def main() -> None:
@@ -208,6 +283,8 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, help="measure a store of so many")
     parser.add_argument("--open-store", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--backlog", type=int, metavar="EVENTS", help="count handled events")
+    parser.add_argument("--shared", type=int, metavar="PROCESSES", help="compare with one process")
+    parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--program", default=ROOT / "target/release/devcluster", help="the development cluster"
     )
@@ -223,7 +300,9 @@ def main() -> None:
             fill_store(path, arguments.conversations)
             command = (sys.executable, __file__, "--open-store", str(path))
             subprocess.run(command, check=True)
-    elif arguments.backlog:
+    elif arguments.share:
+        share()
+    elif arguments.backlog or arguments.shared:
         asyncio.run(on_cluster(arguments))
     else:
         crypto()
