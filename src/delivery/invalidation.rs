@@ -1,7 +1,7 @@
 //! Revocations that other nodes announce. A socket is closed for good by them, so Postgres confirms
 //! each before this node acts.
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use tokio_util::sync::CancellationToken;
 
@@ -13,9 +13,11 @@ use super::{
 use crate::{db::Db, ids::CredentialId, metrics};
 
 /// Confirms announced revocations and ends their subscriptions, until `stop`.
-pub async fn run(db: Db, hub: Hub, state: Arc<State>, stop: CancellationToken) {
-    while let Some(announced) = stop.run_until_cancelled(state.announced()).await {
-        confirm(&db, &hub, announced).await;
+pub async fn run(db: &Db, hub: &Hub, state: &State, stop: &CancellationToken) {
+    while let Some(announced) = stop.run_until_cancelled(state.announced.wait()).await {
+        let count = announced.len();
+        confirm(db, hub, announced).await;
+        state.announced.remove(count);
     }
 }
 

@@ -66,40 +66,37 @@ fn sweep(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
-    let (own_db, hub, state, until) = (
-        db.clone(),
-        backplane.hub().clone(),
-        backplane.state(),
-        stop.clone(),
-    );
-    supervisor::spawn(tasks, "backplane.confirm", move || {
-        invalidation::run(own_db.clone(), hub.clone(), state.clone(), until.clone())
-    });
     let (own_db, state, until) = (db.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "losses", move || {
         let (db, state, stop) = (own_db.clone(), state.clone(), until.clone());
         async move { state.losses.run(&db, &stop).await }
     });
-    let (own_db, own, until) = (db.clone(), backplane.clone(), stop.clone());
-    supervisor::spawn(tasks, "reconcile.unpublished", move || {
-        let (db, backplane, stop) = (own_db.clone(), own.clone(), until.clone());
-        async move { unpublished::run(&db, &backplane, &stop).await }
-    });
     let reconciler = Arc::new(Reconciler::new(db, backplane, mark_revoked));
-    let parts = || (reconciler.clone(), backplane.state(), stop.clone());
-    let (own, state, until) = parts();
+    let (own, state, until) = (reconciler.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "reconcile.rounds", move || {
         let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
         async move { rounds::run(&reconciler, &state, &stop).await }
     });
-    let (own, state, until) = parts();
-    supervisor::spawn(tasks, "reconcile.replay", move || {
-        let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
-        async move { reconcile::replay(&reconciler, &state, &stop).await }
-    });
-    let (own, state, until) = parts();
+    let (own_db, own, until) = (db.clone(), backplane.clone(), stop.clone());
     supervisor::spawn(tasks, "reconciler", move || {
-        let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
-        async move { reconcile::run(&reconciler, &state, &stop).await }
+        let (db, backplane, stop) = (own_db.clone(), own.clone(), until.clone());
+        let reconciler = reconciler.clone();
+        async move { reconcile_with(&db, &backplane, &reconciler, &stop).await }
     });
+}
+
+/// Acts on what Postgres says, until `stop`. No loop waits behind the statements of another.
+async fn reconcile_with(
+    db: &Db,
+    backplane: &Backplane,
+    reconciler: &Reconciler,
+    stop: &CancellationToken,
+) {
+    let state = backplane.state();
+    tokio::join!(
+        reconcile::run(reconciler, &state, stop),
+        reconcile::replay(reconciler, &state, stop),
+        invalidation::run(db, backplane.hub(), &state, stop),
+        unpublished::run(db, backplane, stop),
+    );
 }

@@ -14,6 +14,7 @@
 mod directory;
 pub(crate) mod messages;
 mod outbound;
+pub(super) mod pending;
 mod publisher;
 mod pubsub;
 mod receiver;
@@ -35,6 +36,7 @@ use tokio::sync::Notify;
 
 use self::{
     messages::ControlMessage,
+    pending::Pending,
     publisher::{Content, Message, Publisher, Urgency},
     seal::Seal,
     tombstones::Tombstones,
@@ -94,22 +96,23 @@ pub struct State {
     pub(crate) losses: Losses,
     /// Nodes whose heartbeat was late at the last one of this node.
     late_nodes: Mutex<HashSet<String>>,
-    node_lost_notify: Notify,
-    fresh: Mutex<Vec<PrincipalId>>,
-    fresh_notify: Notify,
+    /// Signs that a node has died.
+    pub(super) dead_nodes: Pending<()>,
+    /// Principals that this node serves, as other nodes have just learnt.
+    pub(super) new_principals: Pending<PrincipalId>,
     /// Called with the events that this node has committed.
     on_published: RwLock<Vec<PublishedObserver>>,
     /// Called with the agents whose webhooks another node has woken. Only a node that delivers has
     /// it.
     on_webhooks_woken: OnceLock<AgentsObserver>,
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
-    announced: Mutex<Vec<Announcement>>,
-    announced_notify: Notify,
+    pub(super) announced: Pending<Announcement>,
     /// Notified when the channels and the directory's entries of this node must be made anew.
     renew: Notify,
 }
 
 /// A credential with a subscription here that another node says is revoked.
+#[derive(Clone)]
 pub(super) struct Announcement {
     pub credential: CredentialId,
     pub reason: RevocationReason,
@@ -161,14 +164,9 @@ impl State {
             late.iter().any(|node| !before.contains(node)) || !before.iter().all(is_listed);
         let is_lowest = listed.all(|node| node >= own || late.contains(node));
         if is_sign && is_lowest {
-            self.node_lost_notify.notify_one();
+            self.dead_nodes.extend([()]);
         }
         *before = late;
-    }
-
-    /// Waits for a sign that a node has died.
-    pub(super) async fn node_lost(&self) {
-        self.node_lost_notify.notified().await;
     }
 
     /// Whether this node delivers webhooks.
@@ -184,30 +182,6 @@ impl State {
     /// Whether this epoch is higher than any that a message named before.
     fn is_news(&self, epoch: u64) -> bool {
         self.newest_epoch.fetch_max(epoch, Ordering::Relaxed) < epoch
-    }
-
-    /// Records that other nodes have just learnt that this one serves these principals.
-    fn subscribed(&self, principals: &[PrincipalId]) {
-        self.fresh.lock().extend(principals);
-        self.fresh_notify.notify_one();
-    }
-
-    /// Records announced revocations, which [`invalidation`](super::invalidation) confirms.
-    fn announce(&self, announcements: impl Iterator<Item = Announcement>) {
-        self.announced.lock().extend(announcements);
-        self.announced_notify.notify_one();
-    }
-
-    /// Waits for announced revocations.
-    pub(super) async fn announced(&self) -> Vec<Announcement> {
-        self.announced_notify.notified().await;
-        std::mem::take(&mut *self.announced.lock())
-    }
-
-    /// Waits for principals that other nodes have just learnt of.
-    pub(super) async fn fresh(&self) -> Vec<PrincipalId> {
-        self.fresh_notify.notified().await;
-        std::mem::take(&mut *self.fresh.lock())
     }
 }
 

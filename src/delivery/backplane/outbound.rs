@@ -286,7 +286,7 @@ impl<P: PubSub> PubSubWorker<P> {
 
     /// Tells nodes the number of their last message once they get no others. The last message of a
     /// burst could be lost unnoticed otherwise.
-    pub(super) async fn send_tails(self: Arc<Self>) {
+    pub(super) async fn send_tails(&self) {
         loop {
             tokio::time::sleep(TAIL_AFTER / 2).await;
             let now = Instant::now();

@@ -151,7 +151,9 @@ impl<P: PubSub> PubSubWorker<P> {
         let here = self.hub.authorised_by(credentials);
         if !here.is_empty() {
             let announcement = |credential| Announcement { credential, reason };
-            self.state.announce(here.into_iter().map(announcement));
+            self.state
+                .announced
+                .extend(here.into_iter().map(announcement));
         }
     }
 

@@ -96,19 +96,11 @@ impl<P: PubSub> PubSubWorker<P> {
             async move { links.serve(&mut *interest.lock().await).await }
         });
         let own = links.clone();
-        supervisor::spawn_until(tasks, stop, "backplane.tails", move || {
-            own.clone().send_tails()
-        });
-        let own = links.clone();
         supervisor::spawn_until(tasks, stop, "backplane.receive", move || {
             own.clone().receive()
         });
-        let own = links.clone();
-        supervisor::spawn_until(tasks, stop, "backplane.watch_link", move || {
-            own.clone().watch_link()
-        });
-        supervisor::spawn_until(tasks, stop, "backplane.probe", move || {
-            links.clone().probe()
+        supervisor::spawn_until(tasks, stop, "backplane.link", move || {
+            links.clone().supervise_link()
         });
     }
 
@@ -161,7 +153,7 @@ impl<P: PubSub> PubSubWorker<P> {
                 // It is unknown which of them are there, so all are made anew.
                 self.state.renew.notify_one();
             }
-            self.state.subscribed(&new);
+            self.state.new_principals.extend(new);
         }
         if !old.is_empty() {
             // An entry too many only costs messages that no subscription here takes.
@@ -177,7 +169,7 @@ impl<P: PubSub> PubSubWorker<P> {
             Ok(missing) if missing.is_empty() => {}
             Ok(missing) => {
                 metrics::hints("unlisted", missing.len() as u64);
-                self.state.subscribed(&missing);
+                self.state.new_principals.extend(missing);
             }
             Err(Away) => self.state.renew.notify_one(),
         }
@@ -212,8 +204,13 @@ impl<P: PubSub> PubSubWorker<P> {
         true
     }
 
+    /// Finds losses on the links to other nodes. No loop waits behind the calls of another.
+    async fn supervise_link(self: Arc<Self>) {
+        tokio::join!(self.send_tails(), self.watch_link(), self.probe());
+    }
+
     /// Renews the channel subscriptions after a reconnection, which loses them.
-    async fn watch_link(self: Arc<Self>) {
+    async fn watch_link(&self) {
         loop {
             self.transport.reconnected().await;
             metrics::resubscribed("reconnect");
@@ -240,7 +237,7 @@ impl<P: PubSub> PubSubWorker<P> {
 
     /// Sends probes. A connection can look alive and deliver nothing, and only a returned message
     /// disproves that.
-    async fn probe(self: Arc<Self>) {
+    async fn probe(&self) {
         let own = self.redis.key(keys::node_channel(self.node));
         let mut renewed = Duration::ZERO;
         loop {

@@ -1,7 +1,7 @@
 //! Reconciliation, also called the sweep. A lost hint costs time, never a message, and a revoked
 //! credential ends its subscriptions although its announcement was lost.
 //!
-//! Three tasks share the work. The first reads the [log](store) of what every node must learn: revoked
+//! Three loops share the work. The first reads the [log](store) of what every node must learn: revoked
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
 //! makes [rounds] over the subscriptions, in pieces and at a pace. The third publishes what a dead node
 //! left [unpublished].
@@ -64,10 +64,11 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
                 continue;
             }
             // Nobody hinted events that were committed before other nodes knew of the subscription.
-            fresh = state.fresh() => {
-                if reconciler.wake_behind(&fresh).await.is_err() {
+            new = state.new_principals.wait() => {
+                if reconciler.wake_behind(&new).await.is_err() {
                     state.demand_round();
                 }
+                state.new_principals.remove(new.len());
                 continue;
             }
             () = stop.cancelled() => return,

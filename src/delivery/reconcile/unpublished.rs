@@ -23,7 +23,7 @@ const MIN_AGE: Duration = Duration::from_secs(1);
 /// Publishes what dead nodes did not, until `stop`.
 pub async fn run(db: &Db, backplane: &Backplane, stop: &CancellationToken) {
     let state = backplane.state();
-    while stop.run_until_cancelled(state.node_lost()).await.is_some() {
+    while let Some(signs) = stop.run_until_cancelled(state.dead_nodes.wait()).await {
         if let Err(error) = publish(db, backplane).await {
             error.log_in(
                 "reconcile.unpublished",
@@ -31,6 +31,7 @@ pub async fn run(db: &Db, backplane: &Backplane, stop: &CancellationToken) {
             );
             backplane.note_unknown_commit();
         }
+        state.dead_nodes.remove(signs.len());
     }
 }
 
