@@ -4,7 +4,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use url::Url;
 
 pub use blindpipe_egress::{
@@ -15,7 +14,7 @@ pub use blindpipe_egress::{
 use crate::{
     clock::Clock,
     config::{Config, Profile},
-    metrics, supervisor,
+    metrics,
 };
 
 /// The settings of a node.
@@ -37,14 +36,6 @@ pub fn settings(config: &Config) -> EgressSettings {
         timeout: config.egress_timeout.millis(),
         roots: None,
     }
-}
-
-/// Closes idle connections in time, until `stopping`.
-pub fn start_upkeep(egress: &Egress, workers: &TaskTracker, stopping: &CancellationToken) {
-    let (egress, stopping) = (egress.clone(), stopping.clone());
-    supervisor::spawn(workers, "egress.upkeep", move || {
-        egress.clone().upkeep(stopping.clone())
-    });
 }
 
 /// The node's clock, and its metric of exchanges.

@@ -58,7 +58,7 @@ impl Core {
         );
         slots.on_beat(links.backplane.on_beat());
         slots.start(workers, stopping, links.hub.liveness());
-        let acks = upkeep::start(&stores.quiet_db, base.tasks);
+        let acks = upkeep::start_acks(&stores.quiet_db, base.tasks);
         let limits = Limits::start(
             stores.redis.clone(),
             address_names(base.secret),

@@ -3,6 +3,7 @@
 use super::{
     Base,
     core::{Core, Writers},
+    upkeep,
 };
 use crate::{
     db::Db,
@@ -42,7 +43,7 @@ fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
         ..
     } = base;
     let egress = Egress::new(egress::settings(config), clock.clone());
-    egress::start_upkeep(&egress, &tasks.workers, &tasks.stopping);
+    upkeep::start_tidy(&egress, tasks);
     Ok(WebhookClient {
         egress,
         signer: Signer::new(&config.webhook_brand.parse::<Brand>()?),
