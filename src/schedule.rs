@@ -3,9 +3,9 @@
 //! time, and another takes over when that node dies. Upkeep that removes many rows is paced, so
 //! that requests go on beside it.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Duration};
 
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -73,54 +73,64 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Spawns the worker and the upkeep's timers; they end with `stop`.
+    /// Spawns the worker and the timers; they end with `stop`.
     pub fn start(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         let (worker, until) = (Worker::new(db, wake, self.clone()), stop.clone());
         supervisor::spawn(tasks, "jobs", move || worker.clone().run(until.clone()));
         let schedule = self.clone();
-        supervisor::spawn_until(tasks, stop, "tool_calls.expire", move || {
-            schedule.clone().expire_tool_calls()
+        supervisor::spawn_until(tasks, stop, "deadlines", move || {
+            let schedule = schedule.clone();
+            async move {
+                tokio::join!(schedule.expire_tool_calls(), schedule.expire_approvals());
+            }
         });
         let schedule = self.clone();
-        supervisor::spawn_until(tasks, stop, "approvals.expire", move || {
-            schedule.clone().expire_approvals()
+        supervisor::spawn_until(tasks, stop, "reseal", move || {
+            let schedule = schedule.clone();
+            async move {
+                tokio::join!(schedule.reseal_webhooks(), schedule.reseal_pushes());
+            }
         });
         let schedule = self.clone();
-        supervisor::spawn_until(tasks, stop, "webhooks.reseal", move || {
-            schedule.clone().reseal_webhooks()
+        supervisor::spawn_until(tasks, stop, "schedule", move || {
+            schedule.clone().request_upkeep()
         });
-        let schedule = self.clone();
-        supervisor::spawn_until(tasks, stop, "push.reseal", move || {
-            schedule.clone().reseal_pushes()
-        });
-        for upkeep in Upkeep::ALL {
-            let schedule = self.clone();
-            supervisor::spawn_until(tasks, stop, "schedule", move || {
-                schedule.clone().repeat(*upkeep)
-            });
-        }
     }
 
-    /// Requests a kind of upkeep at its interval. The first run comes at a random time, so that
+    /// Requests each kind of upkeep at its interval. The first run comes at a random time, so that
     /// nodes and kinds do not run in step.
-    async fn repeat(self, upkeep: Upkeep) {
-        let every = Duration::from_secs(upkeep.row().1) / self.upkeep_speed;
-        tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
-        loop {
-            if let Err(error) = self.ask_for(upkeep).await {
+    async fn request_upkeep(self) {
+        let interval = |upkeep: Upkeep| Duration::from_secs(upkeep.row().1) / self.upkeep_speed;
+        let started = Instant::now();
+        let first = |upkeep: &Upkeep| {
+            let wait = interval(*upkeep).mul_f64(self.work.random().fraction());
+            Reverse((started + wait, *upkeep))
+        };
+        let mut waiting: BinaryHeap<Reverse<(Instant, Upkeep)>> =
+            Upkeep::ALL.iter().map(first).collect();
+        while let Some(Reverse((next, _))) = waiting.peek() {
+            tokio::time::sleep_until(*next).await;
+            let now = Instant::now();
+            let mut due = Vec::new();
+            while let Some(mut first) = waiting.peek_mut().filter(|first| first.0.0 <= now) {
+                let Reverse((at, upkeep)) = &mut *first;
+                *at = now + interval(*upkeep);
+                due.push(*upkeep);
+            }
+            if let Err(error) = self.enqueue(&due).await {
                 error.log_in("schedule.request", "the next round requests it again");
             }
-            tokio::time::sleep(every).await;
         }
     }
 
-    async fn ask_for(&self, upkeep: Upkeep) -> Result<()> {
-        let new = NewJob {
+    async fn enqueue(&self, due: &[Upkeep]) -> Result<()> {
+        let new = due.iter().map(|upkeep| NewJob {
             job: upkeep.job(),
             delay: Duration::ZERO,
-        };
-        queue::enqueue(&self.work.db().write().await?, &[new]).await?;
+        });
+        let new: Vec<NewJob> = new.collect();
+        queue::enqueue(&self.work.db().write().await?, &new).await?;
         self.work.job_wakeup().notify_one();
         Ok(())
     }
@@ -190,7 +200,7 @@ impl Schedule {
 
     /// Seals webhook secrets under the first key. Every node does this by itself: while the ring
     /// changes, nodes have different ones.
-    async fn reseal_webhooks(self) {
+    async fn reseal_webhooks(&self) {
         let every = RESEAL_INTERVAL / self.upkeep_speed;
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
         loop {
@@ -202,7 +212,7 @@ impl Schedule {
     }
 
     /// Seals endpoints of pushes under the first key, on every node like the webhooks' secrets.
-    async fn reseal_pushes(self) {
+    async fn reseal_pushes(&self) {
         let every = push::RESEAL_INTERVAL / self.upkeep_speed;
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
         loop {
@@ -231,7 +241,7 @@ impl Schedule {
 
     /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of
     /// a dead node.
-    async fn expire_tool_calls(self) {
+    async fn expire_tool_calls(&self) {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
             if let Err(error) = tool_calls::expire(&self.deadlines).await {
@@ -241,7 +251,7 @@ impl Schedule {
     }
 
     /// Closes overdue approvals, on every node like the tool calls.
-    async fn expire_approvals(self) {
+    async fn expire_approvals(&self) {
         loop {
             tokio::time::sleep(approvals::SWEEP_INTERVAL).await;
             if let Err(error) = approvals::expire(&self.deadlines).await {
