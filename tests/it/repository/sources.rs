@@ -276,7 +276,8 @@ fn every_task_that_must_live_is_supervised() {
         Vec::from_iter(0..OTHER_TASKS.len()),
         "a row without a task"
     );
-    assert!(supervised > 25, "{supervised} found");
+    // More tasks need a reason: a loop can run beside another in its task.
+    assert!((26..=32).contains(&supervised), "{supervised} found");
 }
 
 #[test]
