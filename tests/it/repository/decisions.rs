@@ -52,7 +52,7 @@ fn records() -> BTreeMap<u32, String> {
 }
 
 /// The text files of a folder, or a single one: (path below the root, text).
-fn files(path: &Path) -> Vec<(String, String)> {
+pub(super) fn files(path: &Path) -> Vec<(String, String)> {
     if path.is_dir() {
         let mut all = Vec::new();
         for entry in fs::read_dir(path).expect("a folder") {

@@ -1,8 +1,12 @@
-//! The walkthroughs of `ARCHITECTURE.md`: short, and every name in them is in the code.
+//! The walkthroughs of `ARCHITECTURE.md` are short, and every name in them is in the code. The paths
+//! that documents name exist.
 
 use std::{collections::BTreeSet, fs};
 
-use super::sources::{root, sources};
+use super::{
+    decisions::files,
+    sources::{root, sources},
+};
 
 /// The most sentences of a walkthrough's steps.
 const MAX_SENTENCES: usize = 15;
@@ -78,4 +82,56 @@ fn every_name_of_a_walkthrough_is_in_the_code() {
         }
     }
     assert!(names > 40, "{names} names were found");
+}
+
+/// The documents whose paths are checked.
+const DOCUMENTS: [&str; 5] = [
+    "docs",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "sql/README.md",
+];
+/// Folders that documents name paths from.
+const BASES: [&str; 5] = ["", "src", "src/features", "tests/it", "crates/protocol/src"];
+/// Endings of files that documents name with their folders.
+const ENDINGS: [&str; 8] = ["rs", "md", "sql", "toml", "py", "ts", "tsx", "lua"];
+
+/// Whether a quoted name is a path with a folder: `http/idle.rs`, or `tests/it/limits/table`.
+fn is_path(name: &str) -> bool {
+    let of_path = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+    let Some((folder, file)) = name.rsplit_once('/') else {
+        return false;
+    };
+    let is_file = file
+        .rsplit_once('.')
+        .is_some_and(|(_, ending)| ENDINGS.contains(&ending));
+    name.chars().all(of_path) && (is_file || folder.starts_with("tests/it"))
+}
+
+#[test]
+fn every_path_that_a_document_names_exists() {
+    let mut paths = 0;
+    let mut unknown = Vec::new();
+    let documents = DOCUMENTS.iter().flat_map(|path| files(&root().join(path)));
+    for (document, text) in documents.filter(|(name, _)| name.ends_with(".md")) {
+        let own = root().join(&document);
+        let own = own.parent().expect("a folder");
+        for name in text
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|name| is_path(name))
+        {
+            let is_known = BASES
+                .iter()
+                .any(|base| root().join(base).join(name).exists());
+            if !is_known && !own.join(name).exists() {
+                unknown.push(format!("{document}: {name}"));
+            }
+            paths += 1;
+        }
+    }
+    assert!(unknown.is_empty(), "{unknown:?}");
+    assert!(paths > 100, "{paths} paths were found");
 }
