@@ -192,8 +192,8 @@ settings! {
     /// Accept `localhost` as the public address and the public Turnstile test keys in production,
     /// to try a cluster in containers.
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
-    /// Factor on the frequency of periodic jobs. For tests, which see an hour of it in seconds; 1 in
-    /// production.
+    /// Factor on the frequency of periodic jobs, for tests that see an hour of it in seconds; in the
+    /// dev profile only.
     upkeep_speed: BoundedNumber<1, 3600> = "UPKEEP_SPEED", Some("1");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");

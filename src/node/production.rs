@@ -19,6 +19,9 @@ pub(super) fn check_settings(config: &Config, faults: &mut Vec<String>) {
     if config.quick_hashes.0 {
         faults.push("QUICK_HASHES: hashes can be quick in the dev profile only".into());
     }
+    if config.upkeep_speed.0 != 1 {
+        faults.push("UPKEEP_SPEED: upkeep can be sped up in the dev profile only".into());
+    }
     check_transport(config, faults);
     if !config.allow_test_values.0 {
         check_test_values(config, faults);

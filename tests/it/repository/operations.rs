@@ -197,13 +197,18 @@ fn what_is_wrong_only_together_is_said_too() {
         ("ACCESS_TOKEN_KEYS", &ring),
         ("MAIL_URL", "file:///x"),
     ];
-    let off = [("LIMITS_OFF", "true"), ("QUICK_HASHES", "true")];
+    let off = [
+        ("LIMITS_OFF", "true"),
+        ("QUICK_HASHES", "true"),
+        ("UPKEEP_SPEED", "2"),
+    ];
     let (code, said) = serve(&[right.as_slice(), &off].concat());
     assert_eq!(code, Some(1));
     for name in [
         "TLS_CERT_FILE or TRUSTED_PROXIES",
         "LIMITS_OFF",
         "QUICK_HASHES",
+        "UPKEEP_SPEED",
         "MAIL_URL",
         "TURNSTILE_SECRET",
     ] {
