@@ -129,7 +129,7 @@ impl Hub {
             .or_insert_with(|| Vec::with_capacity(1));
         row.push(subscription.clone());
         if row.len() == 1 {
-            self.announce(subscription.principal);
+            self.subscription_changed(subscription.principal);
         }
         // The lock is still held, so `close` either returns this subscription or is seen here.
         if self.closed.load(Ordering::Acquire) {
@@ -149,7 +149,7 @@ impl Hub {
         subscriptions.all().cloned().collect()
     }
 
-    fn announce(&self, principal: PrincipalId) {
+    fn subscription_changed(&self, principal: PrincipalId) {
         // The receiver is gone only while the node ends.
         self.changes.send(SubscriptionChange(principal)).ok();
     }
@@ -160,13 +160,13 @@ impl Hub {
         remove(&mut subscriptions.by_credential, credential, subscription);
         let principal = subscription.principal;
         if remove(&mut subscriptions.by_principal, principal, subscription) {
-            self.announce(principal);
+            self.subscription_changed(principal);
         }
     }
 
     /// Whether nothing may be delivered for now.
     pub fn is_fenced(&self) -> bool {
-        self.is_blind() || self.heartbeat.age() > NODE_LEASE
+        self.is_stale() || self.heartbeat.age() > NODE_LEASE
     }
 
     /// The callback for the node's heartbeat; its argument is true after a freeze that cost the
@@ -186,7 +186,7 @@ impl Hub {
     }
 
     /// Whether the last check of credentials is too long ago. A check that hangs counts as none.
-    pub fn is_blind(&self) -> bool {
+    pub fn is_stale(&self) -> bool {
         self.checked.age() > FENCE_AFTER
     }
 
@@ -245,14 +245,14 @@ impl Hub {
     }
 
     /// Adds a callback for revoked credentials, for work that is no subscription.
-    pub fn on_revoked(&self, tell: impl Fn(&[CredentialId]) + Send + Sync + 'static) {
-        self.on_revoked.write().push(Box::new(tell));
+    pub fn on_revoked(&self, observe: impl Fn(&[CredentialId]) + Send + Sync + 'static) {
+        self.on_revoked.write().push(Box::new(observe));
     }
 
     /// Calls the callbacks of [`on_revoked`](Self::on_revoked).
     pub fn note_revoked(&self, credentials: &[CredentialId]) {
-        for tell in &*self.on_revoked.read() {
-            tell(credentials);
+        for observe in &*self.on_revoked.read() {
+            observe(credentials);
         }
     }
 

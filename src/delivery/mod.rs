@@ -9,13 +9,17 @@ pub(crate) mod ephemeral;
 pub(crate) mod heartbeat;
 pub(crate) mod hub;
 pub(crate) mod invalidation;
-pub(crate) mod losses;
 pub(crate) mod reconcile;
 mod start;
 pub(crate) mod subscription;
+pub(crate) mod unpublished_hints;
 
 pub use self::{
-    backplane::{Backplane, seal::Seal},
+    backplane::{
+        Backplane,
+        // The load generator knows it by its earlier name.
+        message_mac::{MessageSigner, MessageSigner as Seal},
+    },
     ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
     hub::{Hub, SubscriptionGuard},
     start::{Parts, start},

@@ -6,14 +6,14 @@ use fred::clients::SubscriberClient;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Backplane, Hub, Seal,
+    Backplane, Hub, MessageSigner,
     backplane::{
         EventObserver, PubSubWorker, RedisPubSub,
         tombstones::{MarkRevoked, Tombstones},
     },
     ephemeral::EphemeralHandler,
     invalidation,
-    reconcile::{self, Reconciler, rounds, unpublished},
+    reconcile::{self, Reconciler, scan, unpublished},
 };
 use crate::{auth::server_secret::ServerSecret, db::Db, redis::Redis, supervisor};
 
@@ -23,7 +23,7 @@ pub struct Parts<'a> {
     pub quiet_db: &'a Db,
     pub redis: &'a Redis,
     pub subscriber: SubscriberClient,
-    pub seal: Seal,
+    pub seal: MessageSigner,
     pub secret: &'a ServerSecret,
     /// Called for every event, before the subscriptions get it.
     pub observer: EventObserver,
@@ -69,13 +69,13 @@ fn sweep(
     let (own_db, state, until) = (db.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "losses", move || {
         let (db, state, stop) = (own_db.clone(), state.clone(), until.clone());
-        async move { state.losses.run(&db, &stop).await }
+        async move { state.unpublished_hints.run(&db, &stop).await }
     });
     let reconciler = Arc::new(Reconciler::new(db, backplane, mark_revoked));
     let (own, state, until) = (reconciler.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "reconcile.rounds", move || {
         let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
-        async move { rounds::run(&reconciler, &state, &stop).await }
+        async move { scan::run(&reconciler, &state, &stop).await }
     });
     let (own_db, own, until) = (db.clone(), backplane.clone(), stop.clone());
     supervisor::spawn(tasks, "reconciler", move || {

@@ -13,7 +13,7 @@ use tracing::{Instrument, Span};
 
 use crate::{
     error::{Cause, Code, Error},
-    limits::ChargedQuotas,
+    limits::ChargedLimits,
     metrics,
     random::Random,
     telemetry::trace::{self, RequestNames, TraceContext},
@@ -39,7 +39,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
         .extensions()
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
-    let charged = ChargedQuotas::default();
+    let charged = ChargedLimits::default();
     request.extensions_mut().insert(charged.clone());
 
     let name = id.to_str().unwrap_or_default();

@@ -109,7 +109,7 @@ impl ByteBudget {
         Ok(())
     }
 
-    fn give_back(&self, owner: Owner, bytes: usize) {
+    fn release(&self, owner: Owner, bytes: usize) {
         let mut held = self.0.held.lock();
         held.total -= bytes;
         if let Some(own) = held.owners.get_mut(&owner) {
@@ -165,7 +165,7 @@ impl BytePermit {
 impl Drop for BytePermit {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.budget.give_back(self.owner, self.bytes);
+            self.budget.release(self.owner, self.bytes);
         }
     }
 }

@@ -6,14 +6,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 
 use super::{
-    QuotaStatus,
+    LimitStatus,
     table::{Budget, Limit},
 };
 use crate::error::Error;
 
 /// The 429 with everything that a client needs to wait correctly.
 pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
-    let status = QuotaStatus {
+    let status = LimitStatus {
         limit,
         budget,
         remaining: 0,
@@ -27,7 +27,7 @@ pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
 }
 
 /// `RateLimit` and `RateLimit-Policy` of all charged budgets.
-fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
+fn headers(statuses: &[LimitStatus]) -> [(&'static str, String); 2] {
     let [mut limits, mut policy] = [(); 2].map(|()| String::with_capacity(64 * statuses.len()));
     for status in statuses {
         let (separator, scope) = (
@@ -56,11 +56,11 @@ fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
 /// The budgets that a request was charged for, which its answer shows as headers. Clones share
 /// them.
 #[derive(Clone, Default)]
-pub struct ChargedQuotas(Arc<Mutex<Vec<QuotaStatus>>>);
+pub struct ChargedLimits(Arc<Mutex<Vec<LimitStatus>>>);
 
-impl ChargedQuotas {
+impl ChargedLimits {
     /// Adds the budgets of another decision.
-    pub(super) fn add(&self, statuses: impl Iterator<Item = QuotaStatus>) {
+    pub(super) fn add(&self, statuses: impl Iterator<Item = LimitStatus>) {
         self.0.lock().extend(statuses);
     }
 

@@ -9,8 +9,8 @@ use axum::{
 use futures_util::future::{Either, select};
 
 use super::{
-    Decision, Limits, QuotaStatus, Rule,
-    headers::{ChargedQuotas, refusal},
+    Decision, LimitStatus, Limits, Rule,
+    headers::{ChargedLimits, refusal},
     table::{Budget, Limit},
 };
 use crate::{
@@ -51,7 +51,7 @@ enum Route {
 #[derive(Clone)]
 pub struct Limiter {
     limits: Limits,
-    charged: ChargedQuotas,
+    charged: ChargedLimits,
     /// The route, for budgets that count each route separately.
     route: Route,
 }
@@ -61,7 +61,7 @@ impl Limiter {
     pub fn detached(limits: Limits) -> Self {
         Limiter {
             limits,
-            charged: ChargedQuotas::default(),
+            charged: ChargedLimits::default(),
             route: Route::Nowhere,
         }
     }
@@ -143,7 +143,7 @@ impl Limiter {
     }
 
     /// Reads the budgets without charging them.
-    pub async fn look(&self, rules: &[Rule]) -> Vec<QuotaStatus> {
+    pub async fn look(&self, rules: &[Rule]) -> Vec<LimitStatus> {
         self.limits.look(rules).await.statuses
     }
 
@@ -197,7 +197,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let charged = parts
             .extensions
-            .get::<ChargedQuotas>()
+            .get::<ChargedLimits>()
             .cloned()
             .unwrap_or_default();
         let route = parts

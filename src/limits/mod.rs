@@ -39,7 +39,7 @@ use self::{
     tiers::Tiers,
 };
 pub(crate) use self::{
-    headers::{ChargedQuotas, refusal},
+    headers::{ChargedLimits, refusal},
     limiter::{Limiter, Reservation},
 };
 use crate::{
@@ -135,7 +135,7 @@ impl Rule {
 
 /// The state of a rule's budget.
 #[derive(Clone, Copy, Debug)]
-pub struct QuotaStatus {
+pub struct LimitStatus {
     /// The row of the table.
     pub limit: Limit,
     /// The row's budget, with the operator's override.
@@ -152,7 +152,7 @@ pub struct Decision {
     /// The rule with the longest denial and its wait; none if the call was admitted.
     pub denied: Option<(usize, Duration)>,
     /// The state of each rule's budget.
-    pub statuses: Vec<QuotaStatus>,
+    pub statuses: Vec<LimitStatus>,
     /// The time of each rule's decision, in µs of Redis's clock. Empty if Redis was away and the
     /// local share decided.
     pub moments: Vec<i64>,
@@ -321,7 +321,7 @@ impl Limits {
             let refunds = charged.map(|(answer, part)| self.refund(part, answer));
             futures_util::future::join_all(refunds).await;
         }
-        let mut found: Vec<(usize, QuotaStatus, i64)> = Vec::with_capacity(rules.len());
+        let mut found: Vec<(usize, LimitStatus, i64)> = Vec::with_capacity(rules.len());
         for (answer, group) in answers.into_iter().zip(&groups) {
             let Decision {
                 denied: own,
@@ -371,7 +371,7 @@ impl Limits {
         let statuses = rules
             .iter()
             .zip(statuses.chunks_exact(2))
-            .map(|(rule, status)| QuotaStatus {
+            .map(|(rule, status)| LimitStatus {
                 limit: rule.limit,
                 budget: self.budget_of(rule),
                 remaining: u32::try_from(status[0]).unwrap_or_default(),
@@ -412,7 +412,7 @@ impl Limits {
                 .iter()
                 .zip(shares)
                 .zip(remaining)
-                .map(|((rule, budget), remaining)| QuotaStatus {
+                .map(|((rule, budget), remaining)| LimitStatus {
                     limit: rule.limit,
                     budget,
                     remaining,

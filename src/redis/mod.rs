@@ -88,7 +88,7 @@ impl NodeCount {
 }
 
 /// A receiver of reconnections to Redis.
-pub struct Links(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
+pub struct ReconnectWatch(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
 
 /// The command connection of one node; clones share it.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ impl Redis {
     }
 
     /// The nodes that live now.
-    pub async fn living(&self) -> Result<Vec<NodeId>, Away> {
+    pub async fn live_nodes(&self) -> Result<Vec<NodeId>, Away> {
         use fred::interfaces::SortedSetsInterface;
         let key = self.key(keys::nodes());
         let listed: Vec<String> = self
@@ -198,22 +198,22 @@ impl Redis {
         Ok(listed.iter().filter_map(|node| node.parse().ok()).collect())
     }
 
-    /// Whether the connection was remade since the last call with `links`.
-    pub fn relinked(links: &mut Links) -> bool {
+    /// Whether the connection was remade since the last call with `reconnects`.
+    pub fn has_reconnected(reconnects: &mut ReconnectWatch) -> bool {
         use tokio::sync::broadcast::error::TryRecvError;
         let mut any = false;
         loop {
-            match links.0.try_recv() {
+            match reconnects.0.try_recv() {
                 Ok(_) | Err(TryRecvError::Lagged(_)) => any = true,
                 Err(TryRecvError::Empty | TryRecvError::Closed) => return any,
             }
         }
     }
 
-    /// A receiver for [`relinked`](Self::relinked).
-    pub fn links(&self) -> Links {
+    /// A receiver for [`has_reconnected`](Self::has_reconnected).
+    pub fn reconnects(&self) -> ReconnectWatch {
         use fred::interfaces::EventInterface;
-        Links(self.client.reconnect_rx())
+        ReconnectWatch(self.client.reconnect_rx())
     }
 
     /// Removes this node from the list of live nodes.

@@ -24,14 +24,14 @@ fn carried(encoded: &EncodedEvent) -> &str {
     }
 }
 
-fn tail_in(text: &str) -> Option<EncodedEvent> {
+fn event_in(text: &str) -> Option<EncodedEvent> {
     Some(text)
         .filter(|encoded| !encoded.is_empty())
         .map(Arc::from)
 }
 
 /// The text that says only how many messages the sender has sent to a node.
-pub const TAIL: &str = ".";
+pub const LAST_SEQUENCE: &str = ".";
 
 /// A hint that inboxes have reached numbers, with the event if it is small.
 pub struct Hint {
@@ -83,7 +83,7 @@ impl Hint {
             })
         });
         let heads: Option<Vec<InboxHead>> = heads.collect();
-        let encoded = tail_in(parts.next()?);
+        let encoded = event_in(parts.next()?);
         rest.is_empty().then_some(Hint {
             from,
             heads: heads?,
@@ -166,7 +166,14 @@ mod tests {
         let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
         let hint = Hint::decode(&Hint::encode(from, &heads, &large, None)).expect("a hint");
         assert!(hint.encoded.is_none() && hint.heads.len() == 3);
-        for junk in ["", "!", "! x", TAIL, &text[1..], &text.replace(' ', " A")] {
+        for junk in [
+            "",
+            "!",
+            "! x",
+            LAST_SEQUENCE,
+            &text[1..],
+            &text.replace(' ', " A"),
+        ] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");
         }
     }

@@ -4,7 +4,7 @@
 //! directly. It asks the [`directory`] which other nodes serve one of the recipients, and sends
 //! each of them a single message. [Reconciliation](super::reconcile) finds what is lost on the way.
 //!
-//! Every message is sealed ([`seal`]). Its seal numbers the messages from a node to a node, so the
+//! Every message is signed ([`message_mac`]). Its head numbers the messages from a node to a node, so the
 //! receiver knows of a loss with the next message. Where none follows, the sender says its last
 //! number. Each node sends itself a probe every second. If the probe stays away, the node
 //! subscribes anew and looks at all inboxes meanwhile.
@@ -12,13 +12,13 @@
 //! Why: ADR 67.
 
 mod directory;
+pub mod message_mac;
 pub(crate) mod messages;
 mod outbound;
 pub(super) mod pending;
 mod publisher;
 mod pubsub;
 mod receiver;
-pub mod seal;
 pub(crate) mod tombstones;
 mod worker;
 
@@ -35,18 +35,18 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use self::{
+    message_mac::MessageSigner,
     messages::ControlMessage,
     pending::Pending,
     publisher::{Content, Message, Publisher, Urgency},
-    seal::Seal,
     tombstones::Tombstones,
 };
 pub use self::{publisher::Outgoing, pubsub::RedisPubSub, worker::PubSubWorker};
 use super::{
     ephemeral::{EphemeralEvent, EphemeralHandler},
     hub::{Hub, Wakeups},
-    losses::{LossGuard, Losses},
     subscription::Subscription,
+    unpublished_hints::{PublishGuard, UnpublishedHints},
 };
 use crate::{
     events::EncodedEvent,
@@ -76,7 +76,7 @@ pub struct Backplane {
     redis: Redis,
     pub(super) hub: Hub,
     pub(super) tombstones: Tombstones,
-    pub(super) seal: Seal,
+    pub(super) signer: MessageSigner,
     observer: EventObserver,
     handler: Arc<dyn EphemeralHandler>,
     publisher: Publisher,
@@ -89,11 +89,11 @@ pub struct State {
     healthy: AtomicBool,
     /// The highest epoch that another node's message named.
     newest_epoch: AtomicU64,
-    suspicion_notify: Notify,
-    is_demanded: AtomicBool,
-    demand_notify: Notify,
+    log_read_notify: Notify,
+    is_full_scan_requested: AtomicBool,
+    full_scan_notify: Notify,
     /// Hints that this node could not publish.
-    pub(crate) losses: Losses,
+    pub(crate) unpublished_hints: UnpublishedHints,
     /// Nodes whose heartbeat was late at the last one of this node.
     late_nodes: Mutex<HashSet<String>>,
     /// Signs that a node has died.
@@ -105,15 +105,15 @@ pub struct State {
     /// Called with the agents whose webhooks another node has woken. Only a node that delivers has
     /// it.
     on_webhooks_woken: OnceLock<AgentsObserver>,
-    /// Revocations that other nodes announced and Postgres has not confirmed yet.
-    pub(super) announced: Pending<Announcement>,
+    /// Revocations that other nodes published and Postgres has not confirmed yet.
+    pub(super) revocation_notices: Pending<RevocationNotice>,
     /// Notified when the channels and the directory's entries of this node must be made anew.
     renew: Notify,
 }
 
 /// A credential with a subscription here that another node says is revoked.
 #[derive(Clone)]
-pub(super) struct Announcement {
+pub(super) struct RevocationNotice {
     pub credential: CredentialId,
     pub reason: RevocationReason,
 }
@@ -130,36 +130,36 @@ impl State {
     }
 
     /// Requests a reconciliation at once, because something may have been lost.
-    pub(super) fn suspect(&self) {
-        self.suspicion_notify.notify_one();
-        self.demand_round();
+    pub(super) fn request_log_read(&self) {
+        self.log_read_notify.notify_one();
+        self.request_full_scan();
     }
 
     /// Waits for a suspicion.
-    pub(super) async fn suspected(&self) {
-        self.suspicion_notify.notified().await;
+    pub(super) async fn log_read_requested(&self) {
+        self.log_read_notify.notified().await;
     }
 
-    /// Requests a round over all inboxes.
-    pub(super) fn demand_round(&self) {
-        self.is_demanded.store(true, Ordering::Release);
-        self.demand_notify.notify_one();
+    /// Requests a full scan over all inboxes.
+    pub(super) fn request_full_scan(&self) {
+        self.is_full_scan_requested.store(true, Ordering::Release);
+        self.full_scan_notify.notify_one();
     }
 
-    /// Whether a round over all inboxes was requested since the last call.
-    pub(super) fn take_demand(&self) -> bool {
-        self.is_demanded.swap(false, Ordering::AcqRel)
+    /// Whether a full scan over all inboxes was requested since the last call.
+    pub(super) fn take_full_scan_request(&self) -> bool {
+        self.is_full_scan_requested.swap(false, Ordering::AcqRel)
     }
 
     /// Looks for signs that a node has died since the last heartbeat: it may have committed events
     /// that it did not publish. A late heartbeat is the first sign, the end of the lease the
     /// second. Between them Postgres may still finish the node's last statements. Of the nodes that
     /// are in time, the one with the lowest id acts.
-    fn note_nodes(&self, own: &str, living: &LiveNodes) {
-        let late: HashSet<String> = living.late.iter().cloned().collect();
+    fn note_nodes(&self, own: &str, live_nodes: &LiveNodes) {
+        let late: HashSet<String> = live_nodes.late.iter().cloned().collect();
         let mut before = self.late_nodes.lock();
-        let mut listed = living.nodes.split(',');
-        let is_listed = |node: &String| living.nodes.split(',').any(|other| other == node);
+        let mut listed = live_nodes.nodes.split(',');
+        let is_listed = |node: &String| live_nodes.nodes.split(',').any(|other| other == node);
         let is_sign =
             late.iter().any(|node| !before.contains(node)) || !before.iter().all(is_listed);
         let is_lowest = listed.all(|node| node >= own || late.contains(node));
@@ -174,9 +174,9 @@ impl State {
         self.on_webhooks_woken.get().is_some()
     }
 
-    /// Waits for a demanded round.
-    pub(super) async fn demanded(&self) {
-        self.demand_notify.notified().await;
+    /// Waits for a requested full scan.
+    pub(super) async fn full_scan_requested(&self) {
+        self.full_scan_notify.notified().await;
     }
 
     /// Whether this epoch is higher than any that a message named before.
@@ -188,7 +188,7 @@ impl State {
 impl Backplane {
     /// The publishing half, and the queues for [`PubSubWorker`].
     pub fn new(
-        seal: Seal,
+        signer: MessageSigner,
         redis: Redis,
         hub: Hub,
         tombstones: Tombstones,
@@ -197,11 +197,11 @@ impl Backplane {
     ) -> (Self, Outgoing) {
         let (publisher, outgoing) = Publisher::new();
         let backplane = Backplane {
-            node: seal.node(),
+            node: signer.node(),
             redis,
             hub,
             tombstones,
-            seal,
+            signer,
             observer,
             handler,
             publisher,
@@ -221,17 +221,17 @@ impl Backplane {
     }
 
     /// Adds a callback for events that this node has published.
-    pub fn on_published(&self, tell: impl Fn(&[AppendedEvent]) + Send + Sync + 'static) {
-        self.state.on_published.write().push(Box::new(tell));
+    pub fn on_published(&self, observe: impl Fn(&[AppendedEvent]) + Send + Sync + 'static) {
+        self.state.on_published.write().push(Box::new(observe));
     }
 
     /// Lists this node among those that deliver webhooks, and sets the callback for agents whose
     /// webhooks another node has woken.
     pub fn on_webhooks_woken(
         &self,
-        tell: impl Fn(&mut dyn Iterator<Item = AgentId>) + Send + Sync + 'static,
+        observe: impl Fn(&mut dyn Iterator<Item = AgentId>) + Send + Sync + 'static,
     ) {
-        self.state.on_webhooks_woken.set(Box::new(tell)).ok();
+        self.state.on_webhooks_woken.set(Box::new(observe)).ok();
         self.state.renew.notify_one();
     }
 
@@ -262,8 +262,8 @@ impl Backplane {
             self.hub.deliver(heads, Some(&event.encoded), &mut wakeups);
         }
         wakeups.wake();
-        for tell in &*self.state.on_published.read() {
-            tell(events);
+        for observe in &*self.state.on_published.read() {
+            observe(events);
         }
         for event in events {
             for some in event.deliveries.chunks(MAX_MESSAGE_RECIPIENTS) {
@@ -292,23 +292,23 @@ impl Backplane {
 
     /// Notes the inboxes of events about to be committed. If the caller does not learn that they
     /// are, every node looks at them.
-    pub fn guard(&self, events: &[AppendedEvent]) -> LossGuard {
+    pub fn guard(&self, events: &[AppendedEvent]) -> PublishGuard {
         let deliveries = events.iter().flat_map(|event| &event.deliveries);
         let inboxes = deliveries.map(|delivery| delivery.recipient.id());
-        self.state.losses.guard(inboxes.collect())
+        self.state.unpublished_hints.guard(inboxes.collect())
     }
 
     /// Notes that events may be committed that nobody publishes, in inboxes that nobody knows.
     pub fn note_unknown_commit(&self) {
-        self.state.losses.note_any();
+        self.state.unpublished_hints.note_unknown();
     }
 
     /// The callback for the node's heartbeats. Its arguments are the live nodes, and whether Redis
     /// may have forgotten what this node wrote.
     pub fn on_beat(&self) -> impl Fn(&LiveNodes, bool) + Send + Sync + use<> {
         let (state, own) = (self.state.clone(), self.node.to_string());
-        move |living, is_forgotten| {
-            state.note_nodes(&own, living);
+        move |live_nodes, is_forgotten| {
+            state.note_nodes(&own, live_nodes);
             if is_forgotten {
                 state.renew.notify_one();
             }
@@ -335,8 +335,8 @@ impl Backplane {
     }
 
     /// Queues the number of the last message to a node.
-    fn send_tail(&self, to: NodeId) {
-        self.enqueue(Urgency::Hint, Content::Tail { to });
+    fn send_last_sequence(&self, to: NodeId) {
+        self.enqueue(Urgency::Hint, Content::LastSequence { to });
     }
 
     /// Ends the subscriptions of revoked credentials on all nodes, and keeps tombstones of them.
@@ -357,9 +357,9 @@ impl Backplane {
     }
 
     fn enqueue(&self, urgency: Urgency, content: Content) {
-        let epoch = self.seal.epoch();
+        let epoch = self.signer.epoch();
         if let Err(dropped) = self.publisher.publish(urgency, Message { epoch, content }) {
-            self.state.losses.note(dropped.content.inboxes());
+            self.state.unpublished_hints.note(dropped.content.inboxes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Publishing: each queued message is addressed to the nodes that serve somebody concerned, sealed
+//! Publishing: each queued message is addressed to the nodes that serve somebody concerned, signed
 //! and sent. The directory's answer costs a round trip, which all messages of a batch share.
 //!
 //! A message to many more principals than there are nodes goes to every live node instead. The list
@@ -13,7 +13,7 @@ use std::{
 use futures_util::future::join_all;
 
 use super::{
-    messages::{Hint, TAIL},
+    messages::{Hint, LAST_SEQUENCE},
     publisher::{Content, Message, Outgoing},
     pubsub::PubSub,
     worker::{MAX_BATCH_MESSAGES, PubSubWorker},
@@ -33,19 +33,19 @@ const MIN_BROADCAST_PRINCIPALS_PER_NODE: usize = 8;
 /// Most bytes of a pipeline, small enough for Redis to take well within a call's deadline.
 const MAX_PIPELINE_BYTES: usize = 512 * 1024;
 /// Silence towards a node after which it is told the number of its last message.
-const TAIL_AFTER: Duration = Duration::from_millis(500);
+const LAST_SEQUENCE_AFTER: Duration = Duration::from_millis(500);
 
 /// The nodes that the messages of a batch may concern.
-struct Places {
+struct Routes {
     /// The nodes that serve each principal of the messages that are looked up.
     by_principal: HashMap<PrincipalId, Vec<NodeId>>,
     /// Principals from which a message of this batch goes to every live node.
     min_broadcast_principals: usize,
     /// The other nodes that live, if a message goes to all of them.
-    living: Vec<NodeId>,
+    live_nodes: Vec<NodeId>,
 }
 
-impl Places {
+impl Routes {
     fn is_broadcast(&self, content: &Content) -> bool {
         // Most nodes serve few of the owners of unrelated inboxes.
         !matches!(content, Content::Heads { .. })
@@ -53,18 +53,18 @@ impl Places {
     }
 }
 
-/// A sealed message for a node.
+/// A signed message for a node.
 struct AddressedMessage {
     to: NodeId,
     channel: String,
-    sealed: String,
+    signed: String,
     /// The inboxes to look at if it is lost.
     inboxes: Arc<[PrincipalId]>,
 }
 
-/// The heads with these places, and their inboxes.
-fn picked(heads: &[InboxHead], places: &[usize]) -> (Vec<InboxHead>, Arc<[PrincipalId]>) {
-    let some: Vec<InboxHead> = places.iter().map(|n| heads[*n]).collect();
+/// The heads at these positions, and their inboxes.
+fn picked(heads: &[InboxHead], positions: &[usize]) -> (Vec<InboxHead>, Arc<[PrincipalId]>) {
+    let some: Vec<InboxHead> = positions.iter().map(|n| heads[*n]).collect();
     let inboxes = some.iter().map(|one| one.principal).collect();
     (some, inboxes)
 }
@@ -85,13 +85,13 @@ impl<P: PubSub> PubSubWorker<P> {
 
     /// Addresses and sends messages in pipelines. Texts exist only for the pipeline at hand.
     async fn publish_addressed(&self, messages: Vec<Message>) {
-        let places = self.places(&messages).await;
+        let routes = self.routes(&messages).await;
         let (mut pipeline, mut bytes) = (Vec::new(), 0);
         for message in messages {
-            for addressed in self.address(message, &places) {
-                bytes += addressed.sealed.len();
+            for addressed in self.address(message, &routes) {
+                bytes += addressed.signed.len();
                 if bytes > MAX_PIPELINE_BYTES {
-                    bytes = addressed.sealed.len();
+                    bytes = addressed.signed.len();
                     self.publish_pipeline(std::mem::take(&mut pipeline)).await;
                 }
                 pipeline.push(addressed);
@@ -106,8 +106,8 @@ impl<P: PubSub> PubSubWorker<P> {
             let Content::Control { text } = &message.content else {
                 return None;
             };
-            let sealed = self.seal.seal(&channel, message.epoch, text);
-            Some(self.transport.publish_to_all(channel.clone(), sealed))
+            let signed = self.signer.sign(&channel, message.epoch, text);
+            Some(self.transport.publish_to_all(channel.clone(), signed))
         });
         for sent in join_all(sends).await {
             metrics::hints(if sent { "published" } else { "lost" }, 1);
@@ -115,78 +115,78 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// The nodes that serve somebody whom these messages concern. Both questions share a round trip.
-    async fn places(&self, messages: &[Message]) -> Result<Places, Away> {
-        let mut places = Places {
+    async fn routes(&self, messages: &[Message]) -> Result<Routes, Away> {
+        let mut routes = Routes {
             by_principal: HashMap::new(),
             min_broadcast_principals: MIN_BROADCAST_PRINCIPALS_PER_NODE
                 * self.redis.nodes() as usize,
-            living: Vec::new(),
+            live_nodes: Vec::new(),
         };
         let (broadcast, others): (Vec<&Content>, Vec<&Content>) = messages
             .iter()
             .map(|message| &message.content)
-            .partition(|content| places.is_broadcast(content));
+            .partition(|content| routes.is_broadcast(content));
         let principals: HashSet<PrincipalId> =
             others.iter().flat_map(|one| one.principals()).collect();
         let principals = Vec::from_iter(principals);
-        let (by_principal, living) = tokio::join!(
+        let (by_principal, live_nodes) = tokio::join!(
             self.directory.find(&principals),
-            self.living_peers(!broadcast.is_empty()),
+            self.live_peers(!broadcast.is_empty()),
         );
-        (places.by_principal, places.living) = (by_principal?, living?);
-        Ok(places)
+        (routes.by_principal, routes.live_nodes) = (by_principal?, live_nodes?);
+        Ok(routes)
     }
 
     /// The other nodes that live now. The list of the last heartbeat would miss a node that has just
     /// started, and so would miss what that node serves.
-    async fn living_peers(&self, is_wanted: bool) -> Result<Vec<NodeId>, Away> {
+    async fn live_peers(&self, is_wanted: bool) -> Result<Vec<NodeId>, Away> {
         if !is_wanted {
             return Ok(Vec::new());
         }
-        let mut living = self.redis.living().await?;
-        living.retain(|node| *node != self.node);
-        Ok(living)
+        let mut live_nodes = self.redis.live_nodes().await?;
+        live_nodes.retain(|node| *node != self.node);
+        Ok(live_nodes)
     }
 
     fn address(
         &self,
         Message { epoch, content }: Message,
-        places: &Result<Places, Away>,
+        routes: &Result<Routes, Away>,
     ) -> Vec<AddressedMessage> {
-        match (&content, places) {
-            (Content::Tail { to }, _) => {
-                let tail = self.addressed(*to, epoch, TAIL, Arc::default());
-                self.tails.lock().remove(to);
+        match (&content, routes) {
+            (Content::LastSequence { to }, _) => {
+                let tail = self.addressed(*to, epoch, LAST_SEQUENCE, Arc::default());
+                self.last_sends.lock().remove(to);
                 vec![tail]
             }
-            (_, Ok(places)) if places.is_broadcast(&content) => {
-                self.address_to_living(epoch, &content, &places.living)
+            (_, Ok(routes)) if routes.is_broadcast(&content) => {
+                self.address_to_live(epoch, &content, &routes.live_nodes)
             }
-            (_, Ok(places)) => self.address_to_serving(epoch, &content, &places.by_principal),
+            (_, Ok(routes)) => self.address_to_serving(epoch, &content, &routes.by_principal),
             // The nodes that serve these principals look at their inboxes.
             (_, Err(Away)) => {
                 metrics::hints("lost", 1);
-                self.state.losses.note(content.inboxes());
+                self.state.unpublished_hints.note(content.inboxes());
                 Vec::new()
             }
         }
     }
 
     /// Addresses a message to every live node.
-    fn address_to_living(
+    fn address_to_live(
         &self,
         epoch: u64,
         content: &Content,
-        living: &[NodeId],
+        live_nodes: &[NodeId],
     ) -> Vec<AddressedMessage> {
         let everybody: Vec<usize> = (0..content.principals().count()).collect();
         let Some((text, inboxes)) = self.encode(content, &everybody) else {
             return Vec::new();
         };
-        if living.is_empty() {
+        if live_nodes.is_empty() {
             metrics::hints("unneeded", 1);
         }
-        living
+        live_nodes
             .iter()
             .map(|to| self.addressed(*to, epoch, &text, inboxes.clone()))
             .collect()
@@ -197,11 +197,11 @@ impl<P: PubSub> PubSubWorker<P> {
         &self,
         epoch: u64,
         content: &Content,
-        places: &HashMap<PrincipalId, Vec<NodeId>>,
+        routes: &HashMap<PrincipalId, Vec<NodeId>>,
     ) -> Vec<AddressedMessage> {
         let mut by_node: HashMap<NodeId, Vec<usize>> = HashMap::new();
         for (n, principal) in content.principals().enumerate() {
-            for node in places.get(&principal).into_iter().flatten() {
+            for node in routes.get(&principal).into_iter().flatten() {
                 by_node.entry(*node).or_default().push(n);
             }
         }
@@ -253,12 +253,12 @@ impl<P: PubSub> PubSubWorker<P> {
         inboxes: Arc<[PrincipalId]>,
     ) -> AddressedMessage {
         let channel = self.redis.key(keys::node_channel(to));
-        let sealed = self.seal.seal(&channel, epoch, text);
-        self.tails.lock().insert(to, Instant::now());
+        let signed = self.signer.sign(&channel, epoch, text);
+        self.last_sends.lock().insert(to, Instant::now());
         AddressedMessage {
             to,
             channel,
-            sealed,
+            signed,
             inboxes,
         }
     }
@@ -270,36 +270,36 @@ impl<P: PubSub> PubSubWorker<P> {
         }
         let (mut texts, mut receipts) = (Vec::new(), Vec::new());
         for one in pipeline {
-            texts.push((one.channel, one.sealed));
+            texts.push((one.channel, one.signed));
             receipts.push((one.to, one.inboxes));
         }
         if self.transport.publish_to_nodes(texts).await {
             return metrics::hints("published", n);
         }
         metrics::hints("lost", n);
-        let mut tails = self.tails.lock();
+        let mut last_sends = self.last_sends.lock();
         for (to, inboxes) in receipts {
-            tails.insert(to, Instant::now());
-            self.state.losses.note(inboxes.iter().copied());
+            last_sends.insert(to, Instant::now());
+            self.state.unpublished_hints.note(inboxes.iter().copied());
         }
     }
 
     /// Tells nodes the number of their last message once they get no others. The last message of a
     /// burst could be lost unnoticed otherwise.
-    pub(super) async fn send_tails(&self) {
+    pub(super) async fn send_last_sequences(&self) {
         loop {
-            tokio::time::sleep(TAIL_AFTER / 2).await;
+            tokio::time::sleep(LAST_SEQUENCE_AFTER / 2).await;
             let now = Instant::now();
             let mut due = Vec::new();
-            for (node, at) in self.tails.lock().iter_mut() {
-                if now.duration_since(*at) >= TAIL_AFTER {
+            for (node, at) in self.last_sends.lock().iter_mut() {
+                if now.duration_since(*at) >= LAST_SEQUENCE_AFTER {
                     // Tried again if it does not leave the queue.
                     *at = now;
                     due.push(*node);
                 }
             }
             for to in due {
-                self.backplane.send_tail(to);
+                self.backplane.send_last_sequence(to);
             }
         }
     }

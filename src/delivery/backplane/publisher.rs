@@ -20,7 +20,7 @@ const HINT_QUEUE_CAPACITY: usize = 8_192;
 /// Ephemeral events that may wait; they go last.
 const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
 
-/// A message that is not addressed and sealed yet.
+/// A message that is not addressed and signed yet.
 pub(super) struct Message {
     /// The epoch of the numbers in the content.
     pub epoch: u64,
@@ -45,7 +45,7 @@ pub(super) enum Content {
     /// A control message for the nodes that deliver webhooks.
     WakeWebhooks { text: String },
     /// The number of messages that a node was sent.
-    Tail { to: NodeId },
+    LastSequence { to: NodeId },
     /// A control message, for every node.
     Control { text: String },
 }

@@ -6,10 +6,10 @@ use blindpipe_protocol::revocation::RevocationReason;
 use futures_util::FutureExt;
 
 use super::{
-    Announcement,
-    messages::{ControlMessage, Hint, TAIL, known_reason},
+    RevocationNotice,
+    message_mac::{Refusal, VerifiedMessage, Verifier},
+    messages::{ControlMessage, Hint, LAST_SEQUENCE, known_reason},
     pubsub::{Incoming, PubSub},
-    seal::{OpenedMessage, Opener, Refusal},
     worker::PubSubWorker,
 };
 use crate::{
@@ -26,23 +26,23 @@ impl<P: PubSub> PubSubWorker<P> {
     pub(super) async fn receive(self: Arc<Self>) {
         let mut inbound = self.transport.inbound();
         let own = self.redis.key(keys::node_channel(self.node));
-        let mut opener = Opener::new(&self.seal);
+        let mut verifier = Verifier::new(&self.signer);
         let mut wakeups = Wakeups::default();
         let mut next = P::next(&mut inbound).await;
         while let Some(incoming) = next {
             match incoming {
                 Incoming::Lagged(n) => {
                     metrics::hints("lagged", n);
-                    self.state.suspect();
+                    self.state.request_log_read();
                 }
-                Incoming::Message { channel, text } => match opener.open(&channel, &text) {
-                    Ok(opened) if channel == own => self.receive_own(&opened, &mut wakeups),
-                    Ok(opened) => self.handle_control(opened.text),
-                    Err(Refusal::Unsealed) => {
+                Incoming::Message { channel, text } => match verifier.verify(&channel, &text) {
+                    Ok(message) if channel == own => self.receive_own(&message, &mut wakeups),
+                    Ok(message) => self.handle_control(message.text),
+                    Err(Refusal::Unsigned) => {
                         metrics::hints("unsealed", 1);
                         // A node with another secret has something to say, or an intruder has.
                         if channel == own {
-                            self.state.demand_round();
+                            self.state.request_full_scan();
                         }
                     }
                     Err(Refusal::Replayed) => metrics::hints("replayed", 1),
@@ -61,31 +61,31 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Handles a message to this node: hint, ephemeral event, wake-up, tail, or its own probe.
-    fn receive_own(&self, opened: &OpenedMessage<'_>, wakeups: &mut Wakeups) {
-        if opened.missed > 0 {
-            metrics::hints("missed", opened.missed);
-            self.state.demand_round();
+    fn receive_own(&self, message: &VerifiedMessage<'_>, wakeups: &mut Wakeups) {
+        if message.missed > 0 {
+            metrics::hints("missed", message.missed);
+            self.state.request_full_scan();
         }
-        match opened.text.as_bytes().first() {
-            Some(b'!' | b'~') if !self.is_of_this_epoch(opened.epoch) => {}
-            Some(b'!') => self.receive_hint(opened.text, wakeups),
-            Some(b'~') => self.receive_ephemeral(opened.text),
-            Some(b'{') => self.handle_control(opened.text),
-            _ if opened.text == TAIL => {}
-            _ => self.receive_probe(opened.text),
+        match message.text.as_bytes().first() {
+            Some(b'!' | b'~') if !self.is_of_this_epoch(message.epoch) => {}
+            Some(b'!') => self.receive_hint(message.text, wakeups),
+            Some(b'~') => self.receive_ephemeral(message.text),
+            Some(b'{') => self.handle_control(message.text),
+            _ if message.text == LAST_SEQUENCE => {}
+            _ => self.receive_probe(message.text),
         }
     }
 
     /// Whether the numbers of a message mean what they mean here. After a failover some nodes know
     /// the new epoch before others.
     fn is_of_this_epoch(&self, epoch: u64) -> bool {
-        let known = self.seal.epoch();
+        let known = self.signer.epoch();
         if epoch > known && self.state.is_news(epoch) {
-            self.state.suspect();
+            self.state.request_log_read();
         }
         if epoch != known {
             metrics::hints("other_epoch", 1);
-            self.state.demand_round();
+            self.state.request_full_scan();
         }
         epoch == known
     }
@@ -93,7 +93,7 @@ impl<P: PubSub> PubSubWorker<P> {
     fn receive_hint(&self, text: &str, wakeups: &mut Wakeups) {
         let Some(hint) = Hint::decode(text) else {
             metrics::hints("unreadable", 1);
-            return self.state.demand_round();
+            return self.state.request_full_scan();
         };
         // This node's subscriptions got the event before it was published.
         if hint.from != self.node {
@@ -132,12 +132,12 @@ impl<P: PubSub> PubSubWorker<P> {
             }) => {
                 // A cut call is made again, so nothing needs to be confirmed first.
                 self.hub.note_revoked(&credentials);
-                self.announce(&credentials, known_reason(&reason));
+                self.queue_revocations(&credentials, known_reason(&reason));
             }
             Ok(ControlMessage::WakeWebhooks { from, held }) => {
-                let tell = self.state.on_webhooks_woken.get();
-                if let Some(tell) = tell.filter(|_| from != self.node) {
-                    tell(&mut held.into_iter());
+                let observe = self.state.on_webhooks_woken.get();
+                if let Some(observe) = observe.filter(|_| from != self.node) {
+                    observe(&mut held.into_iter());
                 }
             }
             // A newer node may send messages that this build does not know. The reconciler covers
@@ -147,13 +147,13 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Hands on the revocations that concern subscriptions of this node.
-    fn announce(&self, credentials: &[CredentialId], reason: RevocationReason) {
+    fn queue_revocations(&self, credentials: &[CredentialId], reason: RevocationReason) {
         let here = self.hub.authorised_by(credentials);
         if !here.is_empty() {
-            let announcement = |credential| Announcement { credential, reason };
+            let notice = |credential| RevocationNotice { credential, reason };
             self.state
-                .announced
-                .extend(here.into_iter().map(announcement));
+                .revocation_notices
+                .extend(here.into_iter().map(notice));
         }
     }
 
@@ -165,7 +165,7 @@ impl<P: PubSub> PubSubWorker<P> {
         *self.last_probe_at.lock() = now;
         if !self.state.healthy() {
             self.state.set_healthy(true);
-            self.state.suspect();
+            self.state.request_log_read();
         }
     }
 }

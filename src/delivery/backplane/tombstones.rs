@@ -45,7 +45,7 @@ pub type MarkRevoked = Arc<
 #[derive(Clone)]
 pub struct Tombstones {
     redis: Redis,
-    seal: MacKeyRing,
+    keys: MacKeyRing,
     script: Arc<Script>,
     queue: mpsc::Sender<String>,
 }
@@ -59,11 +59,11 @@ impl Tombstones {
         stop: &CancellationToken,
     ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_CAPACITY);
-        let seal = secret.derive("seal of a revocation's tombstone");
+        let keys = secret.derive("seal of a revocation's tombstone");
         let script = Arc::new(Script::new(include_str!("tombstones.lua")));
         let tombstones = Tombstones {
             redis,
-            seal,
+            keys,
             script,
             queue,
         };
@@ -131,16 +131,16 @@ impl Tombstones {
     }
 
     fn entry(&self, credential: CredentialId, reason: &str) -> String {
-        let seal = self.seal.sign(&[credential.as_bytes(), reason.as_bytes()]);
-        format!("{} {reason} {}", credential.0.simple(), keys::hex(&seal))
+        let mac = self.keys.sign(&[credential.as_bytes(), reason.as_bytes()]);
+        format!("{} {reason} {}", credential.0.simple(), keys::hex(&mac))
     }
 
     fn read(&self, entry: &str) -> Option<(CredentialId, RevocationReason)> {
         let mut parts = entry.split(' ');
         let credential = CredentialId(parts.next()?.parse().ok()?);
-        let (reason, seal) = (parts.next()?, keys::bytes_of(parts.next()?)?);
-        self.seal
-            .verify(&[credential.as_bytes(), reason.as_bytes()], &seal)
+        let (reason, mac) = (parts.next()?, keys::bytes_of(parts.next()?)?);
+        self.keys
+            .verify(&[credential.as_bytes(), reason.as_bytes()], &mac)
             .then(|| (credential, known_reason(reason)))
     }
 }

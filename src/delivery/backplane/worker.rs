@@ -8,17 +8,14 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Mutex as Queue, mpsc},
-    time::MissedTickBehavior,
-};
+use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Backplane, Outgoing, State,
     directory::{Directory, WEBHOOK_WORKERS},
+    message_mac::MessageSigner,
     pubsub::PubSub,
-    seal::Seal,
 };
 use crate::{
     delivery::hub::{Hub, SubscriptionChange},
@@ -48,7 +45,7 @@ pub struct PubSubWorker<P> {
     pub(super) redis: Redis,
     pub(super) hub: Hub,
     pub(super) backplane: Backplane,
-    pub(super) seal: Seal,
+    pub(super) signer: MessageSigner,
     pub(super) state: Arc<State>,
     started: Instant,
     /// The time of the last probe that came back, since the start.
@@ -56,7 +53,7 @@ pub struct PubSubWorker<P> {
     pub(super) directory: Directory,
     /// Nodes that were sent messages, each with the time of the last, until they are told its
     /// number.
-    pub(super) tails: Mutex<HashMap<NodeId, Instant>>,
+    pub(super) last_sends: Mutex<HashMap<NodeId, Instant>>,
 }
 
 impl<P: PubSub> PubSubWorker<P> {
@@ -69,38 +66,38 @@ impl<P: PubSub> PubSubWorker<P> {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
-        let links = Arc::new(PubSubWorker {
+        let worker = Arc::new(PubSubWorker {
             node: backplane.node,
             transport,
             redis: backplane.redis.clone(),
             hub: backplane.hub.clone(),
             backplane: backplane.clone(),
-            seal: backplane.seal.clone(),
+            signer: backplane.signer.clone(),
             state: backplane.state(),
             started: Instant::now(),
             last_probe_at: Mutex::default(),
             directory: Directory::new(backplane.node, backplane.redis.clone()),
-            tails: Mutex::default(),
+            last_sends: Mutex::default(),
         });
         // The queues outlive a task that panics and starts again.
-        let outgoing = Arc::new(Queue::new(outgoing));
-        let interest = Arc::new(Queue::new(interest));
-        let own = links.clone();
+        let outgoing = Arc::new(tokio::sync::Mutex::new(outgoing));
+        let interest = Arc::new(tokio::sync::Mutex::new(interest));
+        let own = worker.clone();
         supervisor::spawn_until(tasks, stop, "backplane.publish", move || {
-            let (links, outgoing) = (own.clone(), outgoing.clone());
-            async move { links.publish(&mut *outgoing.lock().await).await }
+            let (worker, outgoing) = (own.clone(), outgoing.clone());
+            async move { worker.publish(&mut *outgoing.lock().await).await }
         });
-        let own = links.clone();
+        let own = worker.clone();
         supervisor::spawn_until(tasks, stop, "backplane.serve", move || {
-            let (links, interest) = (own.clone(), interest.clone());
-            async move { links.serve(&mut *interest.lock().await).await }
+            let (worker, interest) = (own.clone(), interest.clone());
+            async move { worker.serve(&mut *interest.lock().await).await }
         });
-        let own = links.clone();
+        let own = worker.clone();
         supervisor::spawn_until(tasks, stop, "backplane.receive", move || {
             own.clone().receive()
         });
         supervisor::spawn_until(tasks, stop, "backplane.link", move || {
-            links.clone().supervise_link()
+            worker.clone().supervise_link()
         });
     }
 
@@ -183,7 +180,7 @@ impl<P: PubSub> PubSubWorker<P> {
 
     async fn renew_all(&self, held: &mut HashSet<PrincipalId>) -> bool {
         let wanted = self.served();
-        let gone: Vec<PrincipalId> = held.difference(&wanted).copied().collect();
+        let unserved: Vec<PrincipalId> = held.difference(&wanted).copied().collect();
         *held = wanted;
         // The channel comes before the entries that lead others to it.
         let own = self.redis.key(keys::node_channel(self.node));
@@ -191,8 +188,8 @@ impl<P: PubSub> PubSubWorker<P> {
         if !self.transport.subscribe(own, all).await {
             return false;
         }
-        if !gone.is_empty() {
-            self.directory.leave(&gone).await.ok();
+        if !unserved.is_empty() {
+            self.directory.leave(&unserved).await.ok();
         }
         let principals: Vec<PrincipalId> = held.iter().copied().collect();
         for piece in principals.chunks(MAX_BATCH_ENTRIES) {
@@ -200,13 +197,13 @@ impl<P: PubSub> PubSubWorker<P> {
                 return false;
             }
         }
-        self.state.suspect();
+        self.state.request_log_read();
         true
     }
 
     /// Finds losses on the links to other nodes. No loop waits behind the calls of another.
     async fn supervise_link(self: Arc<Self>) {
-        tokio::join!(self.send_tails(), self.watch_link(), self.probe());
+        tokio::join!(self.send_last_sequences(), self.watch_link(), self.probe());
     }
 
     /// Renews the channel subscriptions after a reconnection, which loses them.
@@ -223,7 +220,7 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Records that hints may be lost, now or already.
-    fn doubt(&self, why: &'static str) {
+    fn mark_unhealthy(&self, why: &'static str) {
         if self.state.healthy() {
             tracing::warn!(
                 operation = "backplane.listen",
@@ -231,7 +228,7 @@ impl<P: PubSub> PubSubWorker<P> {
                 "{why}"
             );
             self.state.set_healthy(false);
-            self.state.suspect();
+            self.state.request_log_read();
         }
     }
 
@@ -243,12 +240,12 @@ impl<P: PubSub> PubSubWorker<P> {
         loop {
             let now = self.since_start();
             let text = now.as_micros().to_string();
-            let probe = self.seal.seal(&own, self.seal.epoch(), &text);
+            let probe = self.signer.sign(&own, self.signer.epoch(), &text);
             let probe = vec![(own.clone(), probe)];
             let sent = self.transport.publish_to_nodes(probe).await;
             if !sent {
                 // Nothing else can be published either, so the node does not wait for the probe.
-                self.doubt("the backplane cannot be reached");
+                self.mark_unhealthy("the backplane cannot be reached");
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
             let last_probe_at = *self.last_probe_at.lock();
@@ -256,7 +253,7 @@ impl<P: PubSub> PubSubWorker<P> {
             if now.saturating_sub(last_probe_at) < MAX_SILENCE {
                 continue;
             }
-            self.doubt("the backplane is silent");
+            self.mark_unhealthy("the backplane is silent");
             if now.saturating_sub(renewed) >= MAX_SILENCE {
                 renewed = now;
                 metrics::resubscribed("silence");

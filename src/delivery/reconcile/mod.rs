@@ -3,12 +3,12 @@
 //!
 //! Three loops share the work. The first reads the [log](store) of what every node must learn: revoked
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
-//! makes [rounds] over the subscriptions, in pieces and at a pace. The third publishes what a dead node
+//! [scans](scan) the subscriptions, in pieces and at a pace. The third publishes what a dead node
 //! left [unpublished].
 //!
 //! Why: ADR 7.
 
-pub(crate) mod rounds;
+pub(crate) mod scan;
 pub(super) mod store;
 pub(super) mod unpublished;
 
@@ -23,12 +23,12 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::store::forget_log;
-use self::store::{LOG_RETENTION_SECONDS, LogCursor, dead_credentials};
+use self::store::{LOG_RETENTION_SECONDS, LogCursor, revoked_credentials};
 use super::{
     Backplane, End, Hub,
     backplane::{
         State,
-        seal::Seal,
+        message_mac::MessageSigner,
         tombstones::{MarkRevoked, Tombstones},
     },
 };
@@ -53,20 +53,20 @@ const MAX_PIECE_ROWS: usize = 1_000;
 pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
     let mut next = Instant::now();
     let mut last = next;
-    let mut was_blind = false;
+    let mut was_stale = false;
     // A start may follow a panic in the middle of a reading.
     let mut failed = true;
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
-            () = state.suspected() => {
+            () = state.log_read_requested() => {
                 next = next.min(last + MIN_INTERVAL);
                 continue;
             }
             // Nobody hinted events that were committed before other nodes knew of the subscription.
             new = state.new_principals.wait() => {
                 if reconciler.wake_behind(&new).await.is_err() {
-                    state.demand_round();
+                    state.request_full_scan();
                 }
                 state.new_principals.remove(new.len());
                 continue;
@@ -74,23 +74,23 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
             () = stop.cancelled() => return,
         }
         last = Instant::now();
-        let outcome = reconciler.read_news(state).await;
+        let outcome = reconciler.read_log(state).await;
         match &outcome {
             // A commit whose answer was lost may have counted.
-            Ok(()) if failed => state.demand_round(),
+            Ok(()) if failed => state.request_full_scan(),
             Ok(()) => {}
             Err(error) => error.log_in("reconcile.sweep", "the next sweep looks again"),
         }
         failed = outcome.is_err();
-        let is_blind = reconciler.hub.is_blind();
-        if is_blind && !was_blind {
+        let is_stale = reconciler.hub.is_stale();
+        if is_stale && !was_stale {
             tracing::error!(
                 operation = "reconcile.sweep",
                 remedy = "nothing is delivered until sessions can be checked again",
                 "Postgres is out of reach"
             );
         }
-        was_blind = is_blind;
+        was_stale = is_stale;
         next = Instant::now()
             + if state.healthy() {
                 INTERVAL
@@ -100,8 +100,8 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
     }
 }
 
-/// The place of this node in the log.
-struct Place {
+/// The position of this node in the log.
+struct LogPosition {
     cursor: LogCursor,
     read_at: Instant,
 }
@@ -116,8 +116,8 @@ pub struct Reconciler {
     /// Repeats them.
     mark_revoked: MarkRevoked,
     /// Knows the epoch of the messages between nodes.
-    seal: Seal,
-    place: Mutex<Place>,
+    signer: MessageSigner,
+    position: Mutex<LogPosition>,
     /// Notified when the tombstones of a new epoch must be replayed.
     replay_due: Notify,
     /// The epoch in which the tombstones were last replayed; 0 at the start.
@@ -128,7 +128,7 @@ impl Reconciler {
     /// Works over connections that requests cannot use up.
     pub fn new(db: &Db, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
-        let place = Place {
+        let position = LogPosition {
             cursor: LogCursor::latest(),
             read_at: Instant::now(),
         };
@@ -138,45 +138,47 @@ impl Reconciler {
             hub,
             tombstones,
             mark_revoked,
-            seal: backplane.seal.clone(),
-            place: Mutex::new(place),
+            signer: backplane.signer.clone(),
+            position: Mutex::new(position),
             replay_due: Notify::new(),
             replayed_in: AtomicU64::new(0),
         }
     }
 
     /// Reads the log once, and acts on it.
-    async fn read_news(&self, state: &State) -> Result<()> {
+    async fn read_log(&self, state: &State) -> Result<()> {
         let started = Instant::now();
         let (after, read_at) = {
-            let place = self.place.lock();
-            (place.cursor.clone(), place.read_at)
+            let position = self.position.lock();
+            (position.cursor.clone(), position.read_at)
         };
-        let news = store::news(&self.db, &after).await?;
-        let is_new_epoch = self.seal.epoch() != news.epoch;
-        self.seal.set_epoch(news.epoch);
-        self.end_other_epochs(news.epoch).await?;
-        if self.replayed_in.load(Ordering::Relaxed) != news.epoch {
+        let changes = store::changes(&self.db, &after).await?;
+        let is_new_epoch = self.signer.epoch() != changes.epoch;
+        self.signer.set_epoch(changes.epoch);
+        self.end_other_epochs(changes.epoch).await?;
+        if self.replayed_in.load(Ordering::Relaxed) != changes.epoch {
             self.replay_due.notify_one();
         }
         // Positions of another epoch mean nothing here, and old rows are deleted.
         let retention = Duration::from_secs(LOG_RETENTION_SECONDS.unsigned_abs().into());
-        let is_lost =
-            is_new_epoch || news.is_cut || after.is_latest() || read_at.elapsed() > retention / 2;
-        self.end_dead(&match is_lost {
+        let is_lost = is_new_epoch
+            || changes.is_cut
+            || after.is_latest()
+            || read_at.elapsed() > retention / 2;
+        self.end_revoked(&match is_lost {
             true => self.hub.credentials(),
-            false => self.hub.authorised_by(&news.credentials),
+            false => self.hub.authorised_by(&changes.credentials),
         })
         .await?;
-        *self.place.lock() = Place {
-            cursor: news.cursor,
+        *self.position.lock() = LogPosition {
+            cursor: changes.cursor,
             read_at: started,
         };
         // The revoked subscriptions have ended, so the others may go on.
         self.hub.set_checked();
-        let late = self.wake_behind(&news.inboxes).await?;
-        if is_lost || news.any_inbox {
-            state.demand_round();
+        let late = self.wake_behind(&changes.inboxes).await?;
+        if is_lost || changes.any_inbox {
+            state.request_full_scan();
         }
         metrics::sweep("log", started.elapsed(), late);
         Ok(())
@@ -209,10 +211,10 @@ impl Reconciler {
     }
 
     /// Ends the subscriptions of those `credentials` that Postgres does not take any more.
-    async fn end_dead(&self, credentials: &[CredentialId]) -> Result<()> {
+    async fn end_revoked(&self, credentials: &[CredentialId]) -> Result<()> {
         for piece in credentials.chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("credentials", piece.len());
-            for (reason, revoked) in dead_credentials(&self.db, piece).await? {
+            for (reason, revoked) in revoked_credentials(&self.db, piece).await? {
                 self.hub.revoke(&[revoked], reason);
             }
         }
@@ -240,13 +242,13 @@ impl Reconciler {
 pub async fn replay(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
     let due = &reconciler.replay_due;
     while stop.run_until_cancelled(due.notified()).await.is_some() {
-        let epoch = reconciler.seal.epoch();
+        let epoch = reconciler.signer.epoch();
         // The next reading of the log tries again if Redis or Postgres is away.
         if reconciler.replayed_in.load(Ordering::Relaxed) != epoch {
             match reconciler.tombstones.replay(&reconciler.mark_revoked).await {
                 Ok(true) => {
                     reconciler.replayed_in.store(epoch, Ordering::Relaxed);
-                    state.suspect();
+                    state.request_log_read();
                 }
                 Ok(false) => {}
                 Err(error) => {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Most rows of the log in a reading. A reader that finds more looks at everything.
-const MAX_NEWS_ROWS: i64 = 10_000;
+const MAX_LOG_ROWS: i64 = 10_000;
 /// Fresh entries in a reading: some milliseconds of Postgres.
 const MAX_FRESH_ENTRIES: i64 = 10_000;
 /// Life of a row. A node that has not read for half of it looks at everything.
@@ -55,7 +55,7 @@ impl LogCursor {
 }
 
 /// Everything that the log gained since a cursor.
-pub struct News {
+pub struct LogChanges {
     /// The epoch of the inboxes.
     pub epoch: u64,
     /// The cursor of the next reading.
@@ -71,7 +71,7 @@ pub struct News {
 }
 
 /// Reads the log after a cursor. The statement and its cursor are of a single snapshot.
-pub async fn news(db: &Db, after: &LogCursor) -> Result<News> {
+pub async fn changes(db: &Db, after: &LogCursor) -> Result<LogChanges> {
     let client = db.read().await?;
     let row = client
         .query_one(
@@ -89,16 +89,16 @@ pub async fn news(db: &Db, after: &LogCursor) -> Result<News> {
                        order by valid_until limit 1000)) as credentials,
                 array(select distinct principal_id from news where principal_id is not null) as inboxes,
                 exists (select from news where credential_id is null and principal_id is null) as any_inbox",
-            &[&after.end, &after.open, &MAX_NEWS_ROWS],
+            &[&after.end, &after.open, &MAX_LOG_ROWS],
         )
         .await?;
-    Ok(News {
+    Ok(LogChanges {
         epoch: inbox::epoch_of_column(row.get("epoch")),
         cursor: LogCursor::from_column(row.get("cursor")),
         credentials: row.get("credentials"),
         inboxes: row.get("inboxes"),
         any_inbox: row.get("any_inbox"),
-        is_cut: row.get::<_, i64>("found") >= MAX_NEWS_ROWS,
+        is_cut: row.get::<_, i64>("found") >= MAX_LOG_ROWS,
     })
 }
 
@@ -174,7 +174,7 @@ pub async fn fresh_heads(
 }
 
 /// Those of `credentials` that are no live session and no valid token, each with its reason.
-pub async fn dead_credentials(
+pub async fn revoked_credentials(
     db: &Db,
     credentials: &[CredentialId],
 ) -> Result<Vec<(RevocationReason, CredentialId)>> {
@@ -204,7 +204,7 @@ pub async fn dead_credentials(
 }
 
 /// Records inboxes whose hints were not published; none stands for unknown ones.
-pub async fn record_losses(db: &Db, inboxes: &[Option<PrincipalId>]) -> Result<()> {
+pub async fn record_unpublished(db: &Db, inboxes: &[Option<PrincipalId>]) -> Result<()> {
     let client = db.write().await?;
     client
         .execute(

@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{rounds::PAUSES_PER_STATEMENT, store};
+use super::{scan::PAUSES_PER_STATEMENT, store};
 use crate::{db::Db, delivery::Backplane, error::Result, metrics};
 
 /// Entries that may be unpublished: those of a node that was in time until the end of its lease, and

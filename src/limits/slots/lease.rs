@@ -17,11 +17,11 @@ pub(super) struct HeldSlots {
     pub(super) rows: HashMap<Principal, Row>,
     /// Principals to assert after the next heartbeat: due, admitted without Redis, or with a call
     /// whose outcome is unknown.
-    pub(super) doubtful: HashSet<Principal>,
+    pub(super) unconfirmed: HashSet<Principal>,
     /// Whether some of them are being asserted now.
     pub(super) asserting: bool,
     /// Connections that have ended and that Redis still counts.
-    pub(super) gone: Vec<EndedConnection>,
+    pub(super) released: Vec<EndedConnection>,
 }
 
 /// A connection that has ended.
@@ -80,7 +80,7 @@ pub(super) struct LeaseLost {
 
 impl LeaseLost {
     /// Notifies the connection.
-    pub(super) fn happen(&self) {
+    pub(super) fn notify_lost(&self) {
         self.lost.store(true, Ordering::SeqCst);
         if let Some(on_lost) = self.on_lost.get() {
             on_lost();
@@ -103,7 +103,7 @@ impl Lease {
     pub fn on_lost(&self, on_lost: impl Fn() + Send + Sync + 'static) {
         let first = self.loss.on_lost.set(Box::new(on_lost)).is_ok();
         if first && self.loss.lost.load(Ordering::SeqCst) {
-            self.loss.happen();
+            self.loss.notify_lost();
         }
     }
 }
@@ -112,7 +112,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let mut held = self.slots.held();
         held.forget(self.principal, self.id);
-        held.gone.push(EndedConnection {
+        held.released.push(EndedConnection {
             principal: self.principal,
             id: self.id,
             kind: self.kind,

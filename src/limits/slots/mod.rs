@@ -63,9 +63,9 @@ struct Inner {
     /// Notified when there are slots to give back.
     notify: Notify,
     /// Notified after a heartbeat, when there may be slots to assert.
-    doubted: Notify,
+    unconfirmed_notify: Notify,
     /// The live nodes at the last heartbeat, and its time by this node's clock.
-    living: Mutex<Option<(LiveNodes, Instant)>>,
+    live_nodes: Mutex<Option<(LiveNodes, Instant)>>,
 }
 
 impl Slots {
@@ -93,8 +93,8 @@ impl Slots {
             script: Script::new(include_str!("slots.lua")),
             held: Mutex::default(),
             notify: Notify::new(),
-            doubted: Notify::new(),
-            living: Mutex::default(),
+            unconfirmed_notify: Notify::new(),
+            live_nodes: Mutex::default(),
         }))
     }
 
@@ -102,19 +102,19 @@ impl Slots {
         self.0.held.lock()
     }
 
-    fn living(&self) -> Option<(LiveNodes, Instant)> {
-        self.0.living.lock().clone()
+    fn live_nodes(&self) -> Option<(LiveNodes, Instant)> {
+        self.0.live_nodes.lock().clone()
     }
 
     /// Adds a callback for principals whose sockets have ended. They may have others.
-    pub fn on_offline(&self, tell: impl Fn(&[Principal]) + Send + Sync + 'static) {
-        self.0.on_offline.write().push(Box::new(tell));
+    pub fn on_offline(&self, observe: impl Fn(&[Principal]) + Send + Sync + 'static) {
+        self.0.on_offline.write().push(Box::new(observe));
     }
 
     /// Sets the callback after each heartbeat that reached Redis. Its second argument is true where
     /// Redis may have forgotten what this node wrote.
-    pub fn on_beat(&self, tell: impl Fn(&LiveNodes, bool) + Send + Sync + 'static) {
-        self.0.on_beat.set(Box::new(tell)).ok();
+    pub fn on_beat(&self, observe: impl Fn(&LiveNodes, bool) + Send + Sync + 'static) {
+        self.0.on_beat.set(Box::new(observe)).ok();
     }
 
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
@@ -198,7 +198,7 @@ impl Slots {
             }
             Decision::Unconfirmed => {
                 metrics::slot("unconfirmed");
-                held.doubtful.insert(principal);
+                held.unconfirmed.insert(principal);
                 self.now()
             }
         };
@@ -214,9 +214,10 @@ impl Slots {
         knowing: bool,
         rest: Vec<String>,
     ) -> Result<Vec<String>, Away> {
-        let living = self.living().filter(|_| knowing);
-        let (at, nodes) =
-            living.map_or((0, String::new()), |(living, _)| (living.at, living.nodes));
+        let live_nodes = self.live_nodes().filter(|_| knowing);
+        let (at, nodes) = live_nodes.map_or((0, String::new()), |(live_nodes, _)| {
+            (live_nodes.at, live_nodes.nodes)
+        });
         let mut args = vec![
             what.to_owned(),
             self.0.node.to_string(),
@@ -237,10 +238,10 @@ impl Slots {
 
     /// Redis's time as far as this node knows, in ms.
     fn now(&self) -> i64 {
-        self.living().map_or_else(
+        self.live_nodes().map_or_else(
             || (self.0.clock.now() - self.0.clock.ahead()).timestamp_millis(),
-            |(living, then)| {
-                living.at + i64::try_from(then.elapsed().as_millis()).unwrap_or_default()
+            |(live_nodes, then)| {
+                live_nodes.at + i64::try_from(then.elapsed().as_millis()).unwrap_or_default()
             },
         )
     }

@@ -40,11 +40,11 @@ impl Slots {
             .0
             .redis
             .run(async |client| client.hgetall::<Vec<(String, String)>, _>(key).await);
-        let living = self.living().map(|(living, _)| living);
+        let live_nodes = self.live_nodes().map(|(live_nodes, _)| live_nodes);
         let mut all: Vec<(i64, Connection)> = match stored.await {
             Ok(stored) => stored
                 .iter()
-                .filter_map(|(id, record)| self.read(id, record, living.as_ref()))
+                .filter_map(|(id, record)| self.read(id, record, live_nodes.as_ref()))
                 .collect(),
             Err(Away) => {
                 let held = self.held();
@@ -64,7 +64,7 @@ impl Slots {
         &self,
         id: &str,
         record: &str,
-        living: Option<&LiveNodes>,
+        live_nodes: Option<&LiveNodes>,
     ) -> Option<(i64, Connection)> {
         let mut parts = record.splitn(5, ' ');
         let asserted: i64 = parts.next()?.parse().ok()?;
@@ -76,8 +76,8 @@ impl Slots {
             ConnectionKind::Websocket
         };
         let device_id = parts.next().unwrap_or_default().to_owned();
-        let lives = living.is_none_or(|living| {
-            asserted > living.at - 2000 || living.nodes.split(',').any(|one| one == node)
+        let lives = live_nodes.is_none_or(|live_nodes| {
+            asserted > live_nodes.at - 2000 || live_nodes.nodes.split(',').any(|one| one == node)
         });
         let connected_at = DateTime::from_timestamp_millis(granted)? + self.0.clock.ahead();
         lives.then_some((

@@ -1,4 +1,4 @@
-//! The tasks that keep the slots: the heartbeat, the assertion of doubtful slots, and the return of
+//! The tasks that keep the slots: the heartbeat, the assertion of unconfirmed slots, and the return of
 //! slots that have ended.
 
 use std::{sync::Arc, time::Instant};
@@ -36,12 +36,12 @@ impl Slots {
         supervisor::spawn_until(tasks, stop, "slots.assert", move || slots.clone().assert());
         let slots = self.clone();
         supervisor::spawn_until(tasks, stop, "slots.give_back", move || {
-            slots.clone().give_back()
+            slots.clone().release()
         });
     }
 
     async fn heartbeat(self, on_heartbeat: Arc<impl Fn(bool)>) {
-        let mut links = self.0.redis.links();
+        let mut reconnects = self.0.redis.reconnects();
         let (mut last, mut heartbeats, mut passes) = (Instant::now(), 0, 0);
         loop {
             let frozen = last.elapsed() > NODE_LEASE;
@@ -52,30 +52,30 @@ impl Slots {
                 let rows = std::mem::take(&mut self.held().rows);
                 rows.values()
                     .flat_map(|row| &row.holds)
-                    .for_each(|hold| hold.loss.happen());
+                    .for_each(|hold| hold.loss.notify_lost());
             }
             last = Instant::now();
-            if let Ok(living) = self.0.redis.heartbeat(self.0.node, NODE_LEASE).await {
+            if let Ok(live_nodes) = self.0.redis.heartbeat(self.0.node, NODE_LEASE).await {
                 // Both are always read, so that an old reconnection never counts as a new one.
-                let relinked = Redis::relinked(&mut links);
-                let is_forgotten = relinked || !living.known;
-                if let Some(tell) = self.0.on_beat.get() {
-                    tell(&living, is_forgotten);
+                let has_reconnected = Redis::has_reconnected(&mut reconnects);
+                let is_forgotten = has_reconnected || !live_nodes.known;
+                if let Some(observe) = self.0.on_beat.get() {
+                    observe(&live_nodes, is_forgotten);
                 }
                 if is_forgotten {
                     // All slots are asserted twice. By the second time, every other node has
                     // asserted its own at least once.
                     passes = 2;
                 }
-                *self.0.living.lock() = Some((living, Instant::now()));
+                *self.0.live_nodes.lock() = Some((live_nodes, Instant::now()));
                 // The second pass begins when the first is over.
                 let all = passes == 2 || passes == 1 && self.is_idle();
                 passes -= i32::from(all);
-                self.doubt(|principal| {
+                self.mark_unconfirmed(|principal| {
                     all || u64::from(principal.id().as_bytes()[15]) % HEARTBEATS_PER_ROUND
                         == heartbeats % HEARTBEATS_PER_ROUND
                 });
-                self.0.doubted.notify_one();
+                self.0.unconfirmed_notify.notify_one();
                 self.0.notify.notify_one();
             }
             heartbeats += 1;
@@ -86,27 +86,27 @@ impl Slots {
     /// Whether no slot waits to be asserted.
     fn is_idle(&self) -> bool {
         let held = self.held();
-        held.doubtful.is_empty() && !held.asserting
+        held.unconfirmed.is_empty() && !held.asserting
     }
 
-    fn doubt(&self, due: impl Fn(&Principal) -> bool) {
+    fn mark_unconfirmed(&self, due: impl Fn(&Principal) -> bool) {
         let held = &mut *self.held();
-        held.doubtful
+        held.unconfirmed
             .extend(held.rows.keys().filter(|principal| due(principal)));
     }
 
-    /// Asserts the doubtful slots, batch by batch. If Redis goes away, the next successful
+    /// Asserts the unconfirmed slots, batch by batch. If Redis goes away, the next successful
     /// heartbeat resumes.
     async fn assert(self) {
         loop {
-            self.0.doubted.notified().await;
+            self.0.unconfirmed_notify.notified().await;
             while let Some(chunk) = self.next_chunk() {
                 let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
                 let outcomes = futures_util::future::join_all(asserted).await;
                 let mut held = self.held();
                 held.asserting = false;
                 if outcomes.iter().any(Result::is_err) {
-                    held.doubtful.extend(chunk);
+                    held.unconfirmed.extend(chunk);
                     break;
                 }
             }
@@ -116,11 +116,11 @@ impl Slots {
     fn next_chunk(&self) -> Option<Vec<Principal>> {
         // A node that has been silent or frozen this long may have lost its slots. The heartbeat
         // must find that out first.
-        self.living()
+        self.live_nodes()
             .filter(|(_, then)| then.elapsed() < NODE_LEASE)?;
         let mut held = self.held();
         let chunk: Vec<Principal> = held
-            .doubtful
+            .unconfirmed
             .extract_if(|_| true)
             .take(MAX_BATCH_LEASES)
             .collect();
@@ -154,7 +154,7 @@ impl Slots {
                 if let Some(hold) = holds.iter().find(|hold| hold.id.to_string() == *id) {
                     metrics::slot("lost");
                     self.held().forget(principal, hold.id);
-                    hold.loss.happen();
+                    hold.loss.notify_lost();
                 }
             }
         }
@@ -171,7 +171,7 @@ impl Slots {
             })
             .collect();
         if !ended.is_empty() {
-            held.gone.extend(ended);
+            held.released.extend(ended);
             drop(held);
             self.0.notify.notify_one();
         }
@@ -180,7 +180,7 @@ impl Slots {
 
     /// Gives back the slots of ended connections at once. Failed calls are repeated at the next
     /// heartbeat.
-    async fn give_back(self) {
+    async fn release(self) {
         loop {
             self.0.notify.notified().await;
             self.flush().await;
@@ -189,29 +189,31 @@ impl Slots {
 
     /// Gives back the slots of all connections that have ended so far.
     pub async fn flush(&self) {
-        let gone = std::mem::take(&mut self.held().gone);
-        for chunk in gone.chunks(MAX_BATCH_LEASES) {
+        let released = std::mem::take(&mut self.held().released);
+        for chunk in released.chunks(MAX_BATCH_LEASES) {
             let calls = chunk
                 .iter()
-                .map(async |gone| self.give_back_one(gone.principal, gone.id).await);
+                .map(async |released| self.release_one(released.principal, released.id).await);
             let outcomes = futures_util::future::join_all(calls).await;
             let (back, failed): (Vec<_>, Vec<_>) = chunk
                 .iter()
                 .zip(outcomes)
                 .partition(|(_, outcome)| outcome.is_ok());
-            self.held().gone.extend(failed.iter().map(|(one, _)| **one));
+            self.held()
+                .released
+                .extend(failed.iter().map(|(one, _)| **one));
             let sockets = back
                 .iter()
                 .filter(|(one, _)| one.kind == ConnectionKind::Websocket);
             let offline: Vec<Principal> = sockets.map(|(one, _)| one.principal).collect();
             if !offline.is_empty() {
                 let observers = self.0.on_offline.read();
-                observers.iter().for_each(|tell| tell(&offline));
+                observers.iter().for_each(|observe| observe(&offline));
             }
         }
     }
 
-    async fn give_back_one(&self, principal: Principal, id: ConnectionId) -> Result<(), Away> {
+    async fn release_one(&self, principal: Principal, id: ConnectionId) -> Result<(), Away> {
         use fred::interfaces::HashesInterface;
         let key = self.0.redis.key(keys::slots(principal.id()));
         self.0

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Base,
     callers::{self, Credentials},
-    links::{self, Links},
+    networking::{self, Networking},
     upkeep,
 };
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 /// The parts below the handlers.
 pub(super) struct Core {
     pub(super) inbox: Inbox,
-    pub(super) links: Links,
+    pub(super) networking: Networking,
     pub(super) slots: Slots,
     pub(super) acks: Acks,
     pub(super) limits: Limits,
@@ -48,7 +48,7 @@ impl Core {
             .epoch()
             .await
             .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
-        let links = links::link(base, Seal::new(id, base.secret, epoch), stores);
+        let networking = networking::start(base, Seal::new(id, base.secret, epoch), stores);
         let slots = Slots::bounded(
             stores.redis.clone(),
             base.clock.clone(),
@@ -56,8 +56,8 @@ impl Core {
             id,
             base.config.agent_connections.0 as usize,
         );
-        slots.on_beat(links.backplane.on_beat());
-        slots.start(workers, stopping, links.hub.liveness());
+        slots.on_beat(networking.backplane.on_beat());
+        slots.start(workers, stopping, networking.hub.liveness());
         let acks = upkeep::start_acks(&stores.quiet_db, base.tasks);
         let limits = Limits::start(
             stores.redis.clone(),
@@ -76,7 +76,7 @@ impl Core {
         let credentials = callers::credentials(base, stores, &limits, used)?;
         Ok(Core {
             inbox,
-            links,
+            networking,
             slots,
             acks,
             limits,
@@ -103,7 +103,7 @@ impl Writers {
     /// Makes the parts and starts their tasks.
     pub(super) fn start(base: Base<'_>, stores: &Stores, core: &Core) -> Writers {
         let (workers, stopping) = (&base.tasks.workers, &base.tasks.stopping);
-        let backplane = &core.links.backplane;
+        let backplane = &core.networking.backplane;
         let work = UnitOfWork::new(stores.db.clone(), base.random.clone(), backplane.clone());
         let quiet = work.over(stores.quiet_db.clone());
         let reachability = ReachabilityTracker::start(quiet.clone(), workers, stopping);

@@ -79,7 +79,7 @@ pub(super) async fn start(
         .await
         .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
     let (workers, stopping) = (&tasks.workers, &tasks.stopping);
-    let (db, backplane, slots) = (&stores.webhooks_db, &core.links.backplane, &core.slots);
+    let (db, backplane, slots) = (&stores.webhooks_db, &core.networking.backplane, &core.slots);
     let delivers = config.webhook_worker.0;
     let waker = &webhooks.waker;
     waker.start(db.clone(), backplane, slots, delivers, workers, stopping);
@@ -126,7 +126,13 @@ pub(super) fn start_push(base: Base<'_>, stores: &Stores, core: &Core, push: &Pu
     let (db, slots) = (&stores.webhooks_db, &core.slots);
     let (workers, stopping) = (&tasks.workers, &tasks.stopping);
     let waker = &push.waker;
-    waker.start(db.clone(), &core.links.backplane, slots, workers, stopping);
+    waker.start(
+        db.clone(),
+        &core.networking.backplane,
+        slots,
+        workers,
+        stopping,
+    );
     if config.webhook_worker.0 {
         let parts = push::dispatcher::Parts {
             db: db.clone(),

@@ -3,7 +3,7 @@
 mod callers;
 mod core;
 mod deliveries;
-mod links;
+mod networking;
 mod upkeep;
 
 use std::sync::{Arc, atomic::AtomicUsize};
@@ -87,7 +87,7 @@ pub(super) async fn assemble(
     let push = deliveries::push(base, &writers, &webhooks)?;
     let stops = Stops {
         work: writers.work.clone(),
-        streams: core.links.streams.clone(),
+        streams: core.networking.streams.clone(),
         waker: webhooks.waker.clone(),
     };
     let gateway = gateway(base, &stores, &core, &writers, &stops, buffers.clone());
@@ -116,8 +116,8 @@ pub(super) async fn assemble(
         agent_tokens: core.credentials.agent_tokens,
         limits: core.limits,
         slots: core.slots,
-        hub: core.links.hub,
-        backplane: core.links.backplane,
+        hub: core.networking.hub,
+        backplane: core.networking.backplane,
         inbox: core.inbox,
         objects,
         storage_quota: StorageQuota(config.files_bytes_per_account.0),
@@ -127,14 +127,14 @@ pub(super) async fn assemble(
         gateway,
         accounts,
         agents,
-        typing: core.links.typing,
+        typing: core.networking.typing,
         passkeys: Passkeys::new(config)?,
         served_openapi: ServedOpenApi::new(&config.public_url)?,
         web_app: WebApp::read(config)?,
         webhooks,
         push,
         stops,
-        streams: core.links.streams,
+        streams: core.networking.streams,
         status: NodeStatus::new(metrics::install(), &pools),
     }))
 }
@@ -157,11 +157,11 @@ fn gateway(
         inbox: core.inbox.clone(),
         acks: core.acks.clone(),
         reachability: writers.reachability.clone(),
-        hub: core.links.hub.clone(),
+        hub: core.networking.hub.clone(),
         message_writer: writers.message_writer.clone(),
         work: writers.work.clone(),
-        typing: core.links.typing.clone(),
-        streams: core.links.streams.clone(),
+        typing: core.networking.typing.clone(),
+        streams: core.networking.streams.clone(),
         stops: stops.clone(),
         limits: core.limits.clone(),
         buffers,
@@ -177,9 +177,14 @@ fn gateway(
 
 fn objects(base: Base<'_>, db: &Db) -> Result<Objects, Failure> {
     let Base { config, random, .. } = base;
-    let links = objects::Links::new(base.secret, &config.public_url, base.clock.clone());
+    let signed_urls = objects::Links::new(base.secret, &config.public_url, base.clock.clone());
     let backend = Backend::open(config)?;
-    Ok(Objects::new(backend, db.clone(), random.clone(), links))
+    Ok(Objects::new(
+        backend,
+        db.clone(),
+        random.clone(),
+        signed_urls,
+    ))
 }
 
 fn agents(base: Base<'_>, core: &Core, writers: &Writers) -> Agents {

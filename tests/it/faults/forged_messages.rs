@@ -5,7 +5,8 @@ use std::{collections::HashSet, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use blindpipe::{
-    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+    auth::server_secret::ServerSecret, clock::Clock, delivery::MessageSigner, ids::NodeId,
+    random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
 use fred::clients::Client;
@@ -129,7 +130,7 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     let order = invalidation(&alice);
     let random = Random::new(Clock::default());
     let guessed = ServerSecret([b"not the secret of these nodes at".to_vec()].into());
-    let guess = Seal::new(NodeId(random.ulid()), &guessed, cursor.epoch);
+    let guess = MessageSigner::new(NodeId(random.ulid()), &guessed, cursor.epoch);
     let forged = [
         (own.as_str(), &hint),
         (own.as_str(), &far),
@@ -141,7 +142,7 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     for (channel, text) in forged {
         intruder.publish(channel, text).await;
         let name = intruder.name(channel);
-        let sealed = guess.seal(&name, cursor.epoch, text);
+        let sealed = guess.sign(&name, cursor.epoch, text);
         intruder.publish(channel, &sealed).await;
     }
     // Each text, bare and with the seal of another secret.

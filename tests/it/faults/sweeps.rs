@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use blindpipe::{
-    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+    auth::server_secret::ServerSecret, clock::Clock, delivery::MessageSigner, ids::NodeId,
+    random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
 use fred::interfaces::{KeysInterface, SortedSetsInterface};
@@ -145,10 +146,10 @@ async fn a_number_that_did_not_come_is_a_known_loss() {
         .expect("base64");
     let epoch = socket.cursor.parse::<Cursor>().expect("a cursor").epoch;
     let node = NodeId(Random::new(Clock::default()).ulid());
-    let seal = Seal::new(node, &ServerSecret([secret].into()), epoch);
+    let seal = MessageSigner::new(node, &ServerSecret([secret].into()), epoch);
     let name = format!("{}:{channel}", a.world.setting("REDIS_PREFIX"));
-    seal.seal(&name, epoch, ".");
-    let second = seal.seal(&name, epoch, ".");
+    seal.sign(&name, epoch, ".");
+    let second = seal.sign(&name, epoch, ".");
     let redis = redis_client(a.world.setting("REDIS_URL")).await;
     publish(&a.world, &redis, &channel, &second).await;
     expect_text(&mut socket, "unsaid", started, EVENT_BOUND).await;

@@ -9,7 +9,8 @@ use tokio::{
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use blindpipe::{
-    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+    auth::server_secret::ServerSecret, clock::Clock, delivery::MessageSigner, ids::NodeId,
+    random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
 use fred::{
@@ -32,9 +33,9 @@ pub fn sealed(world: &World, cursor: &str, channel: &str, text: &str) -> String 
         .expect("base64");
     let cursor: Cursor = cursor.parse().expect("a cursor");
     let node = NodeId(Random::new(Clock::default()).ulid());
-    let seal = Seal::new(node, &ServerSecret([secret].into()), cursor.epoch);
+    let seal = MessageSigner::new(node, &ServerSecret([secret].into()), cursor.epoch);
     let channel = format!("{}:{channel}", world.setting("REDIS_PREFIX"));
-    seal.seal(&channel, cursor.epoch, text)
+    seal.sign(&channel, cursor.epoch, text)
 }
 
 /// Publishes on a channel (without the prefix) as nodes do: in a cluster of Redis those of a node

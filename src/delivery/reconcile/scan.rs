@@ -1,8 +1,8 @@
-//! Rounds over the subscriptions of the node, in pieces.
+//! Scans over the subscriptions of the node, in pieces.
 //!
 //! Every interval looks at a slice of the subscriptions, so that each is looked at once a minute,
-//! whatever was lost unnoticed. A known loss demands a round over all inboxes, and a silent
-//! backplane is one. A round takes at most a tenth of a connection's time.
+//! whatever was lost unnoticed. A known loss requests a full scan over all inboxes, and a silent
+//! backplane is one. A scan takes at most a tenth of a connection's time.
 
 use std::time::Duration;
 
@@ -22,27 +22,27 @@ const SLICES: u8 = 30;
 /// A pause is this many times as long as the statement before it.
 pub(super) const PAUSES_PER_STATEMENT: u32 = 9;
 
-/// Makes rounds until `stop`.
+/// Scans until `stop`.
 pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
     for slice in (0..SLICES).cycle() {
         let started = Instant::now();
-        let is_whole = state.take_demand() || !state.healthy();
-        let round = reconciler.round(slice, is_whole);
-        let Some(outcome) = stop.run_until_cancelled(round).await else {
+        let is_full = state.take_full_scan_request() || !state.healthy();
+        let scan = reconciler.scan(slice, is_full);
+        let Some(outcome) = stop.run_until_cancelled(scan).await else {
             return;
         };
         if let Err(error) = outcome {
             error.log_in("reconcile.round", "the next round looks again");
-            if is_whole {
-                state.demand_round();
+            if is_full {
+                state.request_full_scan();
             }
         }
-        // Two whole rounds have the interval between them. A slice keeps no whole round waiting.
-        let floor = if is_whole { INTERVAL } else { Duration::ZERO };
+        // Two full scans have the interval between them. A slice keeps no full scan waiting.
+        let floor = if is_full { INTERVAL } else { Duration::ZERO };
         tokio::select! {
             () = tokio::time::sleep_until(started + INTERVAL) => {}
             () = async {
-                state.demanded().await;
+                state.full_scan_requested().await;
                 tokio::time::sleep_until(started + floor).await;
             } => {}
             () = stop.cancelled() => return,
@@ -56,7 +56,7 @@ fn slice_of(principal: PrincipalId) -> u8 {
 
 impl Reconciler {
     /// Looks at the credentials of a slice, and at its inboxes or at all of them.
-    async fn round(&self, slice: u8, is_whole: bool) -> Result<()> {
+    async fn scan(&self, slice: u8, is_full: bool) -> Result<()> {
         let started = Instant::now();
         let due = self
             .hub
@@ -64,9 +64,9 @@ impl Reconciler {
         let mut credentials: Vec<CredentialId> = due.iter().map(|one| one.credential).collect();
         credentials.sort_unstable();
         credentials.dedup();
-        self.end_dead(&credentials).await?;
+        self.end_revoked(&credentials).await?;
         let mut inboxes = self.hub.principals();
-        inboxes.retain(|one| is_whole || slice_of(*one) == slice);
+        inboxes.retain(|one| is_full || slice_of(*one) == slice);
         let mut late = 0;
         for piece in inboxes.chunks(MAX_PIECE_ROWS) {
             let asked = Instant::now();
@@ -75,7 +75,7 @@ impl Reconciler {
                 tokio::time::sleep(PAUSES_PER_STATEMENT * asked.elapsed()).await;
             }
         }
-        let part = if is_whole { "round" } else { "slice" };
+        let part = if is_full { "round" } else { "slice" };
         metrics::sweep(part, started.elapsed(), late);
         Ok(())
     }

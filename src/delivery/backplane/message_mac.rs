@@ -1,7 +1,7 @@
-//! The seal of the messages between nodes. Access to Redis is not trusted: a party that can
+//! The MAC of the messages between nodes. Access to Redis is not trusted: a party that can
 //! publish there must not reach a client, end a session or hide a message.
 //!
-//! A sealed message is 64 characters of base64 and the text. The base64 holds a MAC of 16 bytes,
+//! A signed message is 64 characters of base64 and the text. The base64 holds a MAC of 16 bytes,
 //! the sender, the epoch and a number that rises by 1 with every message of the sender on the
 //! channel. The MAC covers them, the channel and the text, so a message cannot be changed or moved.
 //! A receiver takes each number of a sender and channel a single time, so a message cannot be
@@ -35,9 +35,9 @@ const REPLAY_WINDOW: u64 = 1_024;
 /// Senders and channels that a receiver remembers. A node that starts anew is another sender.
 const MAX_SENDERS: usize = 4_096;
 
-/// Seals and opens the messages of a node. Clones share the epoch and the numbers.
+/// Signs the messages of a node. Clones share the epoch and the numbers.
 #[derive(Clone)]
-pub struct Seal {
+pub struct MessageSigner {
     node: NodeId,
     keys: MacKeyRing,
     /// The epoch of the inboxes' numbers, as Postgres last said it.
@@ -47,10 +47,10 @@ pub struct Seal {
     numbers: Arc<Mutex<HashMap<String, u64>>>,
 }
 
-impl Seal {
-    /// The seal of `node` in `epoch`.
+impl MessageSigner {
+    /// Signs for `node` in `epoch`.
     pub fn new(node: NodeId, secret: &ServerSecret, epoch: u64) -> Self {
-        Seal {
+        MessageSigner {
             node,
             keys: secret.derive("message between nodes"),
             epoch: Arc::new(AtomicU64::new(epoch)),
@@ -58,7 +58,7 @@ impl Seal {
         }
     }
 
-    /// The node that seals.
+    /// The node that signs.
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -68,7 +68,7 @@ impl Seal {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Seals in this epoch from now on.
+    /// Signs in this epoch from now on.
     pub fn set_epoch(&self, epoch: u64) {
         self.epoch.store(epoch, Ordering::Release);
     }
@@ -83,8 +83,8 @@ impl Seal {
         1
     }
 
-    /// Seals a text of `epoch` for `channel`.
-    pub fn seal(&self, channel: &str, epoch: u64, text: &str) -> String {
+    /// Signs a text of `epoch` for `channel`.
+    pub fn sign(&self, channel: &str, epoch: u64, text: &str) -> String {
         let number = self.next_number(channel);
         let mut prefix = [0; MIN_MAC_BYTES + HEAD_BYTES];
         let (mac, head) = prefix.split_at_mut(MIN_MAC_BYTES);
@@ -93,17 +93,17 @@ impl Seal {
         head[24..].copy_from_slice(&number.to_be_bytes());
         let whole = self.keys.sign(&[channel.as_bytes(), head, text.as_bytes()]);
         mac.copy_from_slice(&whole[..MIN_MAC_BYTES]);
-        let mut sealed = String::with_capacity(PREFIX_CHARS + text.len());
-        BASE64.encode_string(prefix, &mut sealed);
-        sealed.push_str(text);
-        sealed
+        let mut signed = String::with_capacity(PREFIX_CHARS + text.len());
+        BASE64.encode_string(prefix, &mut signed);
+        signed.push_str(text);
+        signed
     }
 }
 
-/// A message whose seal holds.
+/// A message whose MAC is right.
 #[derive(Debug, PartialEq, Eq)]
-pub struct OpenedMessage<'a> {
-    /// The epoch in which it was sealed.
+pub struct VerifiedMessage<'a> {
+    /// The epoch in which it was signed.
     pub epoch: u64,
     /// The text.
     pub text: &'a str,
@@ -114,43 +114,43 @@ pub struct OpenedMessage<'a> {
 /// Why a message is dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No node sealed this text for this channel.
-    Unsealed,
+    /// No node signed this text for this channel.
+    Unsigned,
     /// A message that was taken before.
     Replayed,
 }
 
-/// Opens what a node receives, and remembers the numbers that it took.
-pub struct Opener {
+/// Verifies what a node receives, and remembers the numbers that it took.
+pub struct Verifier {
     keys: MacKeyRing,
     senders: HashMap<String, HashMap<NodeId, ReplayWindow>>,
 }
 
-impl Opener {
-    /// Opens with the keys of `seal`.
-    pub fn new(seal: &Seal) -> Self {
-        Opener {
-            keys: seal.keys.clone(),
+impl Verifier {
+    /// Verifies with the keys of `signer`.
+    pub fn new(signer: &MessageSigner) -> Self {
+        Verifier {
+            keys: signer.keys.clone(),
             senders: HashMap::new(),
         }
     }
 
-    /// The text of a message, if a node sealed it for `channel` and it comes for the first time.
-    pub fn open<'a>(
+    /// The text of a message, if a node signed it for `channel` and it comes for the first time.
+    pub fn verify<'a>(
         &mut self,
         channel: &str,
-        sealed: &'a str,
-    ) -> Result<OpenedMessage<'a>, Refusal> {
-        let parts = sealed.split_at_checked(PREFIX_CHARS);
-        let (prefix, text) = parts.ok_or(Refusal::Unsealed)?;
-        let prefix = BASE64.decode(prefix).map_err(|_| Refusal::Unsealed)?;
+        signed: &'a str,
+    ) -> Result<VerifiedMessage<'a>, Refusal> {
+        let parts = signed.split_at_checked(PREFIX_CHARS);
+        let (prefix, text) = parts.ok_or(Refusal::Unsigned)?;
+        let prefix = BASE64.decode(prefix).map_err(|_| Refusal::Unsigned)?;
         let parts = prefix.split_at_checked(MIN_MAC_BYTES);
-        let (mac, head) = parts.ok_or(Refusal::Unsealed)?;
+        let (mac, head) = parts.ok_or(Refusal::Unsigned)?;
         let signed = [channel.as_bytes(), head, text.as_bytes()];
         if !self.keys.verify(&signed, mac) {
-            return Err(Refusal::Unsealed);
+            return Err(Refusal::Unsigned);
         }
-        let (sender, epoch, number) = read(head).ok_or(Refusal::Unsealed)?;
+        let (sender, epoch, number) = read(head).ok_or(Refusal::Unsigned)?;
         let senders = match self.senders.get_mut(channel) {
             Some(senders) => senders,
             None => self.senders.entry(channel.to_owned()).or_default(),
@@ -163,7 +163,7 @@ impl Opener {
         if !window.take(number) {
             return Err(Refusal::Replayed);
         }
-        Ok(OpenedMessage {
+        Ok(VerifiedMessage {
             epoch,
             text,
             missed: number.saturating_sub(expected),
@@ -229,54 +229,54 @@ mod tests {
     use super::*;
     use crate::{clock::Clock, random::Random};
 
-    fn seal(secret: u8) -> Seal {
+    fn signer(secret: u8) -> MessageSigner {
         let node = NodeId::generate(&Random::seeded(Clock::default(), [1; 32]));
-        Seal::new(node, &ServerSecret([vec![secret; 32]].into()), 7)
+        MessageSigner::new(node, &ServerSecret([vec![secret; 32]].into()), 7)
     }
 
     #[test]
     fn a_sealed_message_is_opened_on_its_channel_as_it_was() {
-        let seal = seal(1);
-        let sealed = seal.seal("c", 7, "a b\né");
-        assert_eq!(sealed.len(), PREFIX_CHARS + "a b\né".len());
-        let mut opener = Opener::new(&seal);
-        let refused = Err(Refusal::Unsealed);
-        assert_eq!(opener.open("d", &sealed), refused, "moved");
-        for at in 0..sealed.len() {
-            let mut changed = sealed.clone().into_bytes();
+        let signer = signer(1);
+        let signed = signer.sign("c", 7, "a b\né");
+        assert_eq!(signed.len(), PREFIX_CHARS + "a b\né".len());
+        let mut verifier = Verifier::new(&signer);
+        let refused = Err(Refusal::Unsigned);
+        assert_eq!(verifier.verify("d", &signed), refused, "moved");
+        for at in 0..signed.len() {
+            let mut changed = signed.clone().into_bytes();
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8_lossy(&changed);
-            assert_eq!(opener.open("c", &changed), refused, "{at}");
+            assert_eq!(verifier.verify("c", &changed), refused, "{at}");
         }
-        for junk in ["", "a b\né", &"A".repeat(PREFIX_CHARS), &sealed[..60]] {
-            assert_eq!(opener.open("c", junk), refused, "{junk}");
+        for junk in ["", "a b\né", &"A".repeat(PREFIX_CHARS), &signed[..60]] {
+            assert_eq!(verifier.verify("c", junk), refused, "{junk}");
         }
-        let foreign = self::seal(2).seal("c", 7, "a b\né");
-        assert_eq!(opener.open("c", &foreign), refused);
-        let opened = opener.open("c", &sealed).expect("a sealed message");
-        assert_eq!((opened.epoch, opened.text), (7, "a b\né"));
-        assert_eq!(opener.open("c", &sealed), Err(Refusal::Replayed));
+        let foreign = self::signer(2).sign("c", 7, "a b\né");
+        assert_eq!(verifier.verify("c", &foreign), refused);
+        let message = verifier.verify("c", &signed).expect("a signed message");
+        assert_eq!((message.epoch, message.text), (7, "a b\né"));
+        assert_eq!(verifier.verify("c", &signed), Err(Refusal::Replayed));
     }
 
     #[test]
     fn each_channel_has_its_numbers_and_a_gap_is_counted() {
-        let seal = seal(1);
-        let mut opener = Opener::new(&seal);
-        let mut missed = |channel: &str, sealed: &str| {
-            opener
-                .open(channel, sealed)
-                .expect("a sealed message")
+        let signer = signer(1);
+        let mut verifier = Verifier::new(&signer);
+        let mut missed = |channel: &str, signed: &str| {
+            verifier
+                .verify(channel, signed)
+                .expect("a signed message")
                 .missed
         };
-        assert_eq!(missed("c", &seal.seal("c", 7, "first")), 0);
-        assert_eq!(missed("d", &seal.seal("d", 7, "first")), 0);
-        let late = seal.seal("c", 7, "late");
-        seal.seal("c", 7, "lost");
-        assert_eq!(missed("c", &seal.seal("c", 7, "next")), 2);
+        assert_eq!(missed("c", &signer.sign("c", 7, "first")), 0);
+        assert_eq!(missed("d", &signer.sign("d", 7, "first")), 0);
+        let late = signer.sign("c", 7, "late");
+        signer.sign("c", 7, "lost");
+        assert_eq!(missed("c", &signer.sign("c", 7, "next")), 2);
         assert_eq!(missed("c", &late), 0);
-        assert_eq!(missed("c", &seal.seal("c", 7, "next")), 0);
-        seal.seal("e", 7, "the first is lost");
-        assert_eq!(missed("e", &seal.seal("e", 7, "next")), 1);
+        assert_eq!(missed("c", &signer.sign("c", 7, "next")), 0);
+        signer.sign("e", 7, "the first is lost");
+        assert_eq!(missed("e", &signer.sign("e", 7, "next")), 1);
     }
 
     #[test]

@@ -19,24 +19,24 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The losses that are not recorded yet. Clones share them.
 #[derive(Clone, Default)]
-pub struct Losses(Arc<Inner>);
+pub struct UnpublishedHints(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    waiting: Mutex<Loss>,
+    waiting: Mutex<InboxSet>,
     notify: Notify,
 }
 
 /// Inboxes whose hints are lost.
 #[derive(Default)]
-struct Loss {
+struct InboxSet {
     inboxes: HashSet<PrincipalId>,
     /// Whether the inboxes are unknown or too many.
     is_any: bool,
 }
 
-impl Loss {
-    fn merge(&mut self, other: Loss) {
+impl InboxSet {
+    fn merge(&mut self, other: InboxSet) {
         self.inboxes.extend(other.inboxes);
         self.is_any |= other.is_any || self.inboxes.len() > MAX_RECORD_INBOXES;
         if self.is_any {
@@ -45,30 +45,30 @@ impl Loss {
     }
 }
 
-impl Losses {
+impl UnpublishedHints {
     /// Notes that the hints of these inboxes were not published.
     pub fn note(&self, inboxes: impl IntoIterator<Item = PrincipalId>) {
         let (inboxes, is_any) = (inboxes.into_iter().collect(), false);
-        self.merge(Loss { inboxes, is_any });
+        self.merge(InboxSet { inboxes, is_any });
     }
 
     /// Notes that a commit may have counted whose inboxes are unknown.
-    pub fn note_any(&self) {
+    pub fn note_unknown(&self) {
         let (inboxes, is_any) = (HashSet::new(), true);
-        self.merge(Loss { inboxes, is_any });
+        self.merge(InboxSet { inboxes, is_any });
     }
 
     /// Notes these inboxes when it is dropped, unless the commit's outcome is known by then.
-    pub fn guard(&self, inboxes: Vec<PrincipalId>) -> LossGuard {
-        LossGuard {
-            losses: self.clone(),
+    pub fn guard(&self, inboxes: Vec<PrincipalId>) -> PublishGuard {
+        PublishGuard {
+            unpublished_hints: self.clone(),
             inboxes,
         }
     }
 
-    fn merge(&self, loss: Loss) {
-        if loss.is_any || !loss.inboxes.is_empty() {
-            self.0.waiting.lock().merge(loss);
+    fn merge(&self, inbox_set: InboxSet) {
+        if inbox_set.is_any || !inbox_set.inboxes.is_empty() {
+            self.0.waiting.lock().merge(inbox_set);
             self.0.notify.notify_one();
         }
     }
@@ -90,20 +90,20 @@ impl Losses {
 
     /// Records the losses so far; false if Postgres is away.
     async fn record(&self, db: &Db) -> bool {
-        let loss = std::mem::take(&mut *self.0.waiting.lock());
-        let inboxes: Vec<Option<PrincipalId>> = match loss.is_any {
+        let inbox_set = std::mem::take(&mut *self.0.waiting.lock());
+        let inboxes: Vec<Option<PrincipalId>> = match inbox_set.is_any {
             true => vec![None],
-            false => loss.inboxes.iter().copied().map(Some).collect(),
+            false => inbox_set.inboxes.iter().copied().map(Some).collect(),
         };
         if inboxes.is_empty() {
             return true;
         }
-        if let Err(error) = store::record_losses(db, &inboxes).await {
+        if let Err(error) = store::record_unpublished(db, &inboxes).await {
             error.log_in(
                 "reconcile.record_losses",
                 "they are recorded a second later",
             );
-            self.merge(loss);
+            self.merge(inbox_set);
             return false;
         }
         true
@@ -112,20 +112,21 @@ impl Losses {
 
 /// A commit under way. If its caller gives up or its answer is lost, nobody publishes its events,
 /// although they may be committed.
-pub struct LossGuard {
-    losses: Losses,
+pub struct PublishGuard {
+    unpublished_hints: UnpublishedHints,
     inboxes: Vec<PrincipalId>,
 }
 
-impl LossGuard {
+impl PublishGuard {
     /// The commit has counted, and its events are published.
     pub fn disarm(mut self) {
         self.inboxes.clear();
     }
 }
 
-impl Drop for LossGuard {
+impl Drop for PublishGuard {
     fn drop(&mut self) {
-        self.losses.note(std::mem::take(&mut self.inboxes));
+        self.unpublished_hints
+            .note(std::mem::take(&mut self.inboxes));
     }
 }

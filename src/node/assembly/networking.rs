@@ -1,4 +1,4 @@
-//! The links between this node and the others.
+//! The network of nodes: the listeners of this one, and its backplane to the others.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::{
     node::Stores,
 };
 
-/// The listeners of this node, its links to the others, and the ephemeral features that use them.
-pub(super) struct Links {
+/// The listeners of this node, its backplane, and the ephemeral features that use them.
+pub(super) struct Networking {
     pub(super) hub: Hub,
     pub(super) backplane: Backplane,
     pub(super) typing: Typing,
     pub(super) streams: Streams,
 }
 
-/// Links the node to the others.
-pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
+/// Starts the delivery between the nodes.
+pub(super) fn start(base: Base<'_>, seal: Seal, stores: &Stores) -> Networking {
     let Base {
         secret,
         clock,
@@ -56,7 +56,7 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
     let state = StreamState::new(stores.redis.clone(), clock.clone(), secret);
     let streams = Streams::new(clock, random, state, heard, audience, &backplane);
     streams.start(workers, stopping);
-    Links {
+    Networking {
         hub,
         backplane,
         typing,
