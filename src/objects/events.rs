@@ -112,7 +112,7 @@ impl Objects {
 
     fn reference(&self, row: &Row) -> Result<ObjectRef> {
         let key = ObjectKey::from_stored(row.get("object_key"));
-        let (url, _) = self.links.object(&key, None, EVENT_URL_TTL);
+        let (url, _) = self.signed_urls.object(&key, None, EVENT_URL_TTL);
         Ok(ObjectRef {
             object_key: key.as_str().to_owned(),
             url,

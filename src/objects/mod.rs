@@ -9,7 +9,7 @@
 //! - [`location`]: its place, and the faults of its settings.
 //! - [`writer`] and [`reader`]: streams in and out; [`parts`]: multipart uploads.
 //! - [`registry`]: the rows, their leases and the sweep.
-//! - [`links`]: signed addresses.
+//! - [`signed_urls`]: signed addresses.
 //! - [`places`]: who uploads to the node at once.
 //! - [`events`]: data of events that is too large for a webhook.
 //!
@@ -17,13 +17,13 @@
 
 pub mod backend;
 mod events;
-pub mod links;
 pub mod location;
 mod parts;
-mod places;
 mod probe;
 mod reader;
 pub mod registry;
+pub mod signed_urls;
+mod upload_permits;
 mod writer;
 
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -34,9 +34,9 @@ use sha2::{Digest, Sha256};
 pub use self::{
     backend::{Backend, DirectUpload},
     events::{EventData, hash_of},
-    links::{Links, SignedQuery},
-    places::{UploadPlace, UploadPlaces},
     reader::Bytestream,
+    signed_urls::{SignedQuery, SignedUrls},
+    upload_permits::{UploadPermit, UploadPermits},
     writer::ObjectWriter,
 };
 use crate::{
@@ -99,20 +99,20 @@ pub struct Objects {
     db: Db,
     random: Random,
     /// Signs and verifies addresses.
-    pub links: Links,
+    pub signed_urls: SignedUrls,
     /// The places of uploads.
-    pub places: UploadPlaces,
+    pub upload_permits: UploadPermits,
 }
 
 impl Objects {
     /// The objects of `backend`.
-    pub fn new(backend: Backend, db: Db, random: Random, links: Links) -> Self {
+    pub fn new(backend: Backend, db: Db, random: Random, signed_urls: SignedUrls) -> Self {
         Objects {
             backend: Arc::new(backend),
             db,
             random,
-            links,
-            places: UploadPlaces::new(MAX_UPLOADS_PER_NODE),
+            signed_urls,
+            upload_permits: UploadPermits::new(MAX_UPLOADS_PER_NODE),
         }
     }
 

@@ -54,7 +54,7 @@ pub async fn create(
             Subject::File(_) | Subject::Contact => Code::NotFound.into(),
         });
     }
-    let url = objects.links.absolute(&format!("/share/{share_id}"));
+    let url = objects.signed_urls.absolute(&format!("/share/{share_id}"));
     Ok(Created(CreatedShare { share_id, url }))
 }
 
@@ -97,7 +97,9 @@ fn shown(objects: &Objects, hash: &[u8; 32], opened: OpenedShare) -> ShareCard {
         Thing::File(key, content, filename) => {
             let share = hash.iter().map(|byte| format!("{byte:02x}"));
             let share: String = share.collect();
-            let (url, end) = objects.links.object(&key, Some(&share), SHARE_URL_TTL);
+            let (url, end) = objects
+                .signed_urls
+                .object(&key, Some(&share), SHARE_URL_TTL);
             ShareCard::File(FileCard {
                 filename,
                 size: content.size,

@@ -177,7 +177,7 @@ fn gateway(
 
 fn objects(base: Base<'_>, db: &Db) -> Result<Objects, Failure> {
     let Base { config, random, .. } = base;
-    let signed_urls = objects::Links::new(base.secret, &config.public_url, base.clock.clone());
+    let signed_urls = objects::SignedUrls::new(base.secret, &config.public_url, base.clock.clone());
     let backend = Backend::open(config)?;
     Ok(Objects::new(
         backend,

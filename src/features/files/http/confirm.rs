@@ -131,7 +131,7 @@ async fn adopt(
     (row, ip): (&UploadRow, ClientIp),
     direct: &ObjectKey,
 ) -> Result<()> {
-    let _place = objects.places.take(row.account, ip).await?;
+    let _place = objects.upload_permits.take(row.account, ip).await?;
     if objects.backend.size(direct).await? != Some(row.size) {
         return Err(Code::UploadIncomplete.into());
     }

@@ -53,7 +53,7 @@ pub async fn read(
     let reader = match &token.caller {
         Some(caller) => Reader::Principal(caller.principal()),
         None => {
-            let end = objects.links.verify_object(&signed, &key)?;
+            let end = objects.signed_urls.verify_object(&signed, &key)?;
             if signed.share.is_some() {
                 limiter.check_route(Limit::DefaultIp, ip).await?;
             }

@@ -22,7 +22,7 @@ use crate::{
     ids::{AgentId, CredentialId, Principal, UploadId},
     limits::{Limiter, table::Limit},
     metrics,
-    objects::{Content, ObjectKey, Objects, SignedQuery, UploadPlace, registry},
+    objects::{Content, ObjectKey, Objects, SignedQuery, UploadPermit, registry},
     work::UnitOfWork,
 };
 
@@ -93,7 +93,7 @@ async fn admit<C: Future<Output = Result<()>>>(
     charge: impl Fn(Principal) -> C,
 ) -> Result<UploadRight> {
     if caller.is_none() {
-        objects.links.verify_upload(signed, upload)?;
+        objects.signed_urls.verify_upload(signed, upload)?;
     }
     let row = store::find(work.db(), upload).await?;
     let row = row.filter(|row| is_right(row.owner));
@@ -121,7 +121,7 @@ async fn put(
 ) -> Result<Data<UploadedBytes>> {
     right.row.must_take_bytes()?;
     must_declare(&body, right.row.size)?;
-    let place = objects.places.take(right.row.account, ip).await?;
+    let place = objects.upload_permits.take(right.row.account, ip).await?;
     let key = objects.new_key();
     store::begin(work, &key, right.owner).await?;
     let size = right.row.size;
@@ -165,7 +165,7 @@ async fn receive(
     work: &UnitOfWork,
     objects: &Objects,
     (key, size): (&ObjectKey, u64),
-    place: &UploadPlace,
+    place: &UploadPermit,
     body: Body,
 ) -> Result<Content> {
     let mut writer = objects.write(key, size).await?;

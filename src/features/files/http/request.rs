@@ -111,7 +111,7 @@ async fn request(
         None => {
             let path = format!("{route}/{id}/upload");
             (
-                objects.links.upload(&path, id, expires_at),
+                objects.signed_urls.upload(&path, id, expires_at),
                 BTreeMap::default(),
             )
         }

@@ -28,17 +28,17 @@ pub struct SignedQuery {
 
 /// Signs addresses and verifies them. All nodes share the key.
 #[derive(Clone)]
-pub struct Links {
+pub struct SignedUrls {
     keys: MacKeyRing,
     /// `PUBLIC_URL`.
     base: Arc<str>,
     clock: Clock,
 }
 
-impl Links {
-    /// Links of a service at `base`.
+impl SignedUrls {
+    /// Signs for a service at `base`.
     pub fn new(secret: &ServerSecret, base: &str, clock: Clock) -> Self {
-        Links {
+        SignedUrls {
             keys: secret.derive("object links"),
             base: base.into(),
             clock,
@@ -126,10 +126,10 @@ mod tests {
         let clock = Clock::default();
         let random = Random::seeded(clock.clone(), [1; 32]);
         let secret = ServerSecret(Arc::new([vec![7; 32]]));
-        let links = Links::new(&secret, "https://x", clock.clone());
+        let signed_urls = SignedUrls::new(&secret, "https://x", clock.clone());
         let (one, other) = (UploadId::generate(&random), UploadId::generate(&random));
         let end = clock.now() + Duration::from_secs(60);
-        let url = links.upload("/files/u/upload", one, end);
+        let url = signed_urls.upload("/files/u/upload", one, end);
         let query = |url: &str| -> SignedQuery {
             let url = reqwest::Url::parse(url).expect("a URL");
             let value = |name: &str| {
@@ -143,25 +143,25 @@ mod tests {
             }
         };
         let signed = query(&url);
-        assert!(links.verify_upload(&signed, one).is_ok());
-        assert!(links.verify_upload(&signed, other).is_err());
+        assert!(signed_urls.verify_upload(&signed, one).is_ok());
+        assert!(signed_urls.verify_upload(&signed, other).is_err());
         let later = SignedQuery {
             expires: signed.expires.map(|at| at + 1),
             ..signed.clone()
         };
-        assert!(links.verify_upload(&later, one).is_err());
+        assert!(signed_urls.verify_upload(&later, one).is_err());
 
         let key = ObjectKey::generate(&random);
-        let (url, _) = links.object(&key, Some("s"), Duration::from_secs(60));
+        let (url, _) = signed_urls.object(&key, Some("s"), Duration::from_secs(60));
         let signed_object = query(&url);
-        assert!(links.verify_object(&signed_object, &key).is_ok());
+        assert!(signed_urls.verify_object(&signed_object, &key).is_ok());
         let unshared = SignedQuery {
             share: None,
             ..signed_object
         };
-        assert!(links.verify_object(&unshared, &key).is_err());
+        assert!(signed_urls.verify_object(&unshared, &key).is_err());
 
         clock.advance(Duration::from_secs(61));
-        assert!(links.verify_upload(&signed, one).is_err());
+        assert!(signed_urls.verify_upload(&signed, one).is_err());
     }
 }
