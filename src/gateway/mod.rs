@@ -102,7 +102,7 @@ pub async fn upgrade(
     limiter.check(Limit::WsConnectIp, ip).await?;
     let unauthenticated = gateway.unauthenticated.enter(ip);
     let unauthenticated = unauthenticated.ok_or_else(Error::full)?;
-    let place = Place::take(&gateway)?;
+    let permit = SocketPermit::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
     let tasks = gateway.tasks.clone();
     // The task is tracked, so that a drain waits for it. It is spawned, so that the connection's
@@ -116,7 +116,7 @@ pub async fn upgrade(
         {
             log_end("panicked", None);
         }
-        drop(place);
+        drop(permit);
     });
     Ok(response)
 }
@@ -138,19 +138,19 @@ async fn serve(
 }
 
 /// A count among the node's open sockets, released on drop.
-struct Place(Arc<Gateway>);
+struct SocketPermit(Arc<Gateway>);
 
-impl Place {
+impl SocketPermit {
     fn take(gateway: &Arc<Gateway>) -> Result<Self> {
         if gateway.sockets.fetch_add(1, Ordering::Relaxed) < gateway.max_sockets {
-            return Ok(Place(gateway.clone()));
+            return Ok(SocketPermit(gateway.clone()));
         }
         gateway.sockets.fetch_sub(1, Ordering::Relaxed);
         Err(Error::full())
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketPermit {
     fn drop(&mut self) {
         self.0.sockets.fetch_sub(1, Ordering::Relaxed);
     }

@@ -5,7 +5,7 @@
 //!
 //! Why: ADR 21.
 
-mod places;
+mod permits;
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-use self::places::Places;
+use self::permits::Permits;
 use crate::{
     breaker::Breaker,
     config::{Config, Profile},
@@ -64,7 +64,7 @@ pub struct SiteVerify {
     /// Accepted actions of a token. Empty: all.
     actions: Vec<String>,
     random: Random,
-    places: Places,
+    permits: Permits,
     breaker: Breaker,
     /// The addresses whose calls have had no answer since the last one. Each counts once, so that
     /// no client opens the breaker alone.
@@ -139,7 +139,7 @@ impl Turnstile {
             hostnames: config.turnstile_hostnames.0.clone(),
             actions: config.turnstile_actions.0.clone(),
             random,
-            places: Places::default(),
+            permits: Permits::default(),
             breaker: Breaker::default(),
             unanswered: Mutex::default(),
         })))
@@ -161,7 +161,7 @@ impl Turnstile {
 
 impl SiteVerify {
     async fn ask(&self, token: &str, ip: ClientIp) -> Result<bool> {
-        let _place = self.places.enter(ip).await?;
+        let _permit = self.permits.enter(ip).await?;
         if !self.breaker.allow() {
             metrics::human_verified("not_asked");
             return Err(Error::unavailable("the human verification does not answer"));

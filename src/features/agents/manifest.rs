@@ -89,7 +89,7 @@ impl Manifest {
         let Value::Object(document) = serde_json::from_str(text).map_err(fault)? else {
             return Err(Error::field(at, "type", "must be an object"));
         };
-        let root = Place {
+        let root = JsonNode {
             at: at.to_owned(),
             object: &document,
         };
@@ -137,15 +137,15 @@ impl Manifest {
 
     /// The scopes of a stored manifest.
     pub fn scopes_of(text: &str) -> Result<BTreeMap<String, Sensitivity>> {
-        scopes(&Place::of_document(&document(text)?))
+        scopes(&JsonNode::of_document(&document(text)?))
     }
 
     /// The tools of a stored manifest, each with the scope that its entry names.
     pub fn tools_of(text: &str) -> Result<BTreeMap<String, Option<String>>> {
         let document = document(text)?;
         let mut tools = BTreeMap::new();
-        for (path, item) in Place::of_document(&document).list("tools")? {
-            let item = Place::new(path, item)?;
+        for (path, item) in JsonNode::of_document(&document).list("tools")? {
+            let item = JsonNode::new(path, item)?;
             let name = item.text("name", 1, 200, Need::Required)?;
             let scope = item.text("scope", 1, 128, Need::Optional)?;
             tools.insert(
@@ -162,10 +162,10 @@ fn document(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| Error::internal(Code::InternalError, error))
 }
 
-fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
+fn scopes(root: &JsonNode<'_>) -> Result<BTreeMap<String, Sensitivity>> {
     let mut declared = BTreeMap::new();
     for (path, item) in root.list("permission_scopes")? {
-        let item = Place::new(path, item)?;
+        let item = JsonNode::new(path, item)?;
         let scope = item
             .text("scope", 1, 128, Need::Required)?
             .unwrap_or_default();
@@ -193,11 +193,14 @@ fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
     Ok(declared)
 }
 
-fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec<ManifestWarning>> {
+fn tools(
+    root: &JsonNode<'_>,
+    scopes: &BTreeMap<String, Sensitivity>,
+) -> Result<Vec<ManifestWarning>> {
     let mut warnings = Vec::new();
     let mut names = BTreeSet::new();
     for (path, item) in root.list("tools")? {
-        let item = Place::new(path, item)?;
+        let item = JsonNode::new(path, item)?;
         let name = item
             .text("name", 1, 200, Need::Required)?
             .unwrap_or_default();
@@ -227,7 +230,7 @@ fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec
 }
 
 /// An object and its place in the body.
-struct Place<'a> {
+struct JsonNode<'a> {
     at: String,
     object: &'a Map<String, Value>,
 }
@@ -238,15 +241,15 @@ enum Need {
     Optional,
 }
 
-impl<'a> Place<'a> {
+impl<'a> JsonNode<'a> {
     const fn of_document(object: &'a Map<String, Value>) -> Self {
         let at = String::new();
-        Place { at, object }
+        JsonNode { at, object }
     }
 
     fn new(at: String, value: &'a Value) -> Result<Self> {
         match value.as_object() {
-            Some(object) => Ok(Place { at, object }),
+            Some(object) => Ok(JsonNode { at, object }),
             None => Err(Error::field(at, "type", "must be an object")),
         }
     }

@@ -5,7 +5,7 @@ use blindpipe_protocol::search::SearchHit;
 use serde::Deserialize;
 
 use super::{
-    rules::{self, Place, Search},
+    rules::{self, Search, SearchCursor},
     store::{self, Hit},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Deserialize)]
 pub struct Parameters {
     #[serde(flatten)]
-    page: Page<Place>,
+    page: Page<SearchCursor>,
     q: Option<String>,
     types: Option<String>,
     tokens: Option<String>,
@@ -63,7 +63,7 @@ pub async fn search(
             hits
         }
     };
-    let List { data, next_cursor } = page.of(hits, |hit| hit.place);
+    let List { data, next_cursor } = page.of(hits, |hit| hit.cursor);
     Ok(List {
         data: data.into_iter().map(SearchHit::from).collect(),
         next_cursor,

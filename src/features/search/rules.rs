@@ -107,12 +107,12 @@ fn read_tokens(tokens: &str) -> Result<Vec<String>> {
 
 /// The last item seen: its kind and id. The wire shows `kind:id`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Place {
+pub struct SearchCursor {
     pub kind: SearchKind,
     pub id: Uuid,
 }
 
-impl Place {
+impl SearchCursor {
     /// The id as the wire shows it.
     pub fn wire_id(self) -> String {
         match self.kind {
@@ -123,27 +123,27 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SearchCursor {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(to, "{}:{}", self.kind.as_str(), self.wire_id())
     }
 }
 
-impl FromStr for Place {
+impl FromStr for SearchCursor {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
         let (kind, id) = text.split_once(':').ok_or(BadId)?;
         let kind = kind.parse().map_err(|_| BadId)?;
         match (kind, id.parse()?) {
-            (SearchKind::Agent, Principal::Agent(AgentId(id))) => Ok(Place { kind, id }),
+            (SearchKind::Agent, Principal::Agent(AgentId(id))) => Ok(SearchCursor { kind, id }),
             (SearchKind::Agent, _) | (_, Principal::Agent(_)) => Err(BadId),
-            (kind, Principal::User(UserId(id))) => Ok(Place { kind, id }),
+            (kind, Principal::User(UserId(id))) => Ok(SearchCursor { kind, id }),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Place {
+impl<'de> Deserialize<'de> for SearchCursor {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         text.parse()
@@ -208,7 +208,7 @@ mod tests {
             "agent:0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e",
             "message:01ARZ3NDEKTSV4RRFFQ69G5FAV",
         ] {
-            assert_eq!(text.parse::<Place>().expect(text).to_string(), text);
+            assert_eq!(text.parse::<SearchCursor>().expect(text).to_string(), text);
         }
         for text in [
             "",
@@ -218,7 +218,7 @@ mod tests {
             "agent:01ARZ3NDEKTSV4RRFFQ69G5FAV",
             "user:0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e",
         ] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<SearchCursor>().is_err(), "{text}");
         }
     }
 }

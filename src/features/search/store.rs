@@ -8,7 +8,7 @@ use blindpipe_protocol::search::{SearchHit, SearchKind, SearchMatch};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::rules::Place;
+use super::rules::SearchCursor;
 use crate::{
     db::Conn,
     error::Result,
@@ -17,7 +17,7 @@ use crate::{
 
 /// Something that was found.
 pub struct Hit {
-    pub place: Place,
+    pub cursor: SearchCursor,
     title: Option<String>,
     found_by: SearchMatch,
     /// The conversation of a file or a message.
@@ -29,8 +29,8 @@ pub struct Hit {
 impl From<Hit> for SearchHit {
     fn from(hit: Hit) -> Self {
         SearchHit {
-            kind: hit.place.kind,
-            id: hit.place.wire_id(),
+            kind: hit.cursor.kind,
+            id: hit.cursor.wire_id(),
             title: hit.title,
             r#match: hit.found_by,
             conversation_id: hit.conversation,
@@ -64,7 +64,7 @@ pub async fn named(
         .query(sql, &[&caller, &words, &after, &rows, &MIN_SIMILARITY])
         .await?;
     let hit = |row: &Row| Hit {
-        place: Place {
+        cursor: SearchCursor {
             kind,
             id: row.get("id"),
         },
@@ -140,10 +140,10 @@ pub async fn messages(
     client: &Conn,
     caller: UserId,
     tokens: &[String],
-    after: Option<Place>,
+    after: Option<SearchCursor>,
     rows: i64,
 ) -> Result<Vec<Hit>> {
-    let after = after.map(|place| place.id);
+    let after = after.map(|cursor| cursor.id);
     let found = client
         .query(
             "-- search.messages
@@ -169,7 +169,7 @@ pub async fn messages(
         )
         .await?;
     let hit = |row: &Row| Hit {
-        place: Place {
+        cursor: SearchCursor {
             kind: SearchKind::Message,
             id: row.get("id"),
         },

@@ -17,15 +17,15 @@ use crate::{
 pub const MAX_BATCH_APPROVALS: usize = 100;
 
 /// An approval, by its id and its conversation.
-type Place = (MessageId, ConversationId);
+type ApprovalKey = (MessageId, ConversationId);
 
-fn places(rows: &[Row]) -> Vec<Place> {
-    let place = |row: &Row| (row.get("approval_id"), row.get("conversation_id"));
-    rows.iter().map(place).collect()
+fn approval_keys(rows: &[Row]) -> Vec<ApprovalKey> {
+    let key = |row: &Row| (row.get("approval_id"), row.get("conversation_id"));
+    rows.iter().map(key).collect()
 }
 
 /// Open approvals whose deadline has passed.
-pub async fn overdue(db: &Db) -> Result<Vec<Place>> {
+pub async fn overdue(db: &Db) -> Result<Vec<ApprovalKey>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -35,11 +35,11 @@ pub async fn overdue(db: &Db) -> Result<Vec<Place>> {
             &[&(MAX_BATCH_APPROVALS as i64)],
         )
         .await?;
-    Ok(places(&rows))
+    Ok(approval_keys(&rows))
 }
 
 /// Open approvals that the end of a relation concerns.
-pub async fn of_relation(db: &Db, relation: RelationId) -> Result<Vec<Place>> {
+pub async fn of_relation(db: &Db, relation: RelationId) -> Result<Vec<ApprovalKey>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -56,7 +56,7 @@ pub async fn of_relation(db: &Db, relation: RelationId) -> Result<Vec<Place>> {
             &[&relation],
         )
         .await?;
-    Ok(places(&rows))
+    Ok(approval_keys(&rows))
 }
 
 /// Open approvals of a conversation that ask this user, or are this agent's.
@@ -64,7 +64,7 @@ pub async fn of_member(
     db: &Db,
     conversation: ConversationId,
     principal: PrincipalId,
-) -> Result<Vec<Place>> {
+) -> Result<Vec<ApprovalKey>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -76,7 +76,7 @@ pub async fn of_member(
             &[&conversation, &principal],
         )
         .await?;
-    Ok(places(&rows))
+    Ok(approval_keys(&rows))
 }
 
 /// Brings an approval up to date.
@@ -154,7 +154,7 @@ async fn ask_no_longer(tx: &Tx, approval: &mut Approval, users: Vec<UserId>) -> 
 /// Publishes a new decision, and closes the approval if that was the last one it needed.
 pub async fn conclude(tx: &Tx, id: MessageId) -> Result<Approval> {
     let approval = read_one(tx, id).await?;
-    let to = told(tx, &approval).await?;
+    let to = recipients(tx, &approval).await?;
     let event = Event::ApprovalDecided(Box::new(approval.clone()));
     tx.emit(event, Some(approval.conversation_id), to)?;
     match rules::outcome(&approval) {
@@ -184,7 +184,7 @@ pub async fn close(
     )
     .await?;
     let closed = read_one(tx, id).await?;
-    let to = told(tx, &closed).await?;
+    let to = recipients(tx, &closed).await?;
     let event = Event::ApprovalClosed(Box::new(closed.clone()));
     tx.emit(event, Some(closed.conversation_id), to)?;
     Ok(closed)
@@ -192,7 +192,7 @@ pub async fn close(
 
 /// The recipients of an approval's events: its agent, and the members who are users. The agent gets
 /// them without its place too, because it waits for the end.
-async fn told(tx: &Tx, approval: &Approval) -> Result<Vec<Principal>> {
+async fn recipients(tx: &Tx, approval: &Approval) -> Result<Vec<Principal>> {
     let users = users(tx, approval.conversation_id).await?;
     let users = users.into_iter().map(Principal::User);
     Ok(users.chain([approval.agent_id.into()]).collect())
