@@ -60,7 +60,7 @@ async fn upgrade(State(tasks): State<TaskTracker>, mut request: Request) -> Resu
 }
 
 async fn echo(mut socket: Socket) {
-    socket.let_in(
+    socket.admit(
         ByteBudget::new(1 << 30),
         Owner::Address(std::net::Ipv4Addr::LOCALHOST.into()),
     );

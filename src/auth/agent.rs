@@ -201,21 +201,21 @@ impl AgentTokens {
 
     /// Finds the agent of a token that a client sends. Errors: `AGENT_TOKEN_INVALID`,
     /// `RATE_LIMITED`.
-    pub async fn recognise(&self, token: &str, ip: ClientIp) -> Result<AgentToken> {
+    pub async fn authenticate(&self, token: &str, ip: ClientIp) -> Result<AgentToken> {
         let Some(lookup) = lookup_of(token) else {
             metrics::token_seen("malformed");
             return Err(Code::AgentTokenInvalid.into());
         };
         let key = self.key.mac(&[token.as_bytes()]);
-        if let Some(claim) = self.verified.get(&key).await {
+        if let Some(agent_token) = self.verified.get(&key).await {
             metrics::token_seen("remembered");
-            if self.revoked.has(claim.token.into()) {
+            if self.revoked.has(agent_token.token.into()) {
                 return Err(Code::AgentTokenInvalid.into());
             }
             if self.renewed.entry(key).or_insert(()).await.is_fresh() {
-                self.proofs.share(token, claim).await;
+                self.proofs.share(token, agent_token).await;
             }
-            return Ok(claim);
+            return Ok(agent_token);
         }
         // Concurrent callers with one token share one proof.
         let verify = self.verify(lookup, token, ip);
@@ -264,18 +264,18 @@ impl AgentTokens {
         if !matches!(found, Ok(None)) {
             unknown.refund().await;
         }
-        let Some((claim, hash)) = found? else {
+        let Some((agent_token, hash)) = found? else {
             metrics::token_seen("unknown");
             return Err(TokenRefusal::Invalid);
         };
-        if self.proofs.has(token, claim).await {
+        if self.proofs.has(token, agent_token).await {
             metrics::token_seen("shared");
-            return Ok(claim);
+            return Ok(agent_token);
         }
         let _permit = permit(&self.hashes).await?;
         // The charge precedes the hash, so that parallel guesses get no more tries. A right token
         // costs nothing.
-        let wrong = Charge::take(&self.limits, Limit::AgentTokenWrong, claim.agent).await?;
+        let wrong = Charge::take(&self.limits, Limit::AgentTokenWrong, agent_token.agent).await?;
         metrics::token_seen("hashed");
         let matches = self.hasher.verify_token(token.to_owned(), hash).await;
         if !matches!(matches, Ok(false)) {
@@ -284,8 +284,8 @@ impl AgentTokens {
         if !matches? {
             return Err(TokenRefusal::Invalid);
         }
-        self.proofs.share(token, claim).await;
-        Ok(claim)
+        self.proofs.share(token, agent_token).await;
+        Ok(agent_token)
     }
 
     /// The token with these lookup characters, and its bcrypt hash.
@@ -322,7 +322,7 @@ async fn permit(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
 
 impl AgentToken {
     /// Asks Postgres whether the token is still valid.
-    pub async fn verify(&self, db: &Db, revoked: &RevokedCredentials) -> Result<Agent> {
+    pub async fn check_live(&self, db: &Db, revoked: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
         if !PlantedBug::TokenIsCached.is_planted()
             && client
@@ -365,17 +365,17 @@ where
 
     /// The token must be valid. Where the path names an agent, the token must belong to it.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        if let Some(claim) = parts.extensions.get::<AgentToken>() {
-            return Ok(*claim);
+        if let Some(agent_token) = parts.extensions.get::<AgentToken>() {
+            return Ok(*agent_token);
         }
         let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
         let ip = parts.extensions.get::<ClientIp>().copied();
         let ip = ip.ok_or_else(|| Error::internal(Code::InternalError, "no client address"))?;
         let tokens = AgentTokens::from_ref(state);
-        let claim = tokens.recognise(token, ip).await?;
-        tokens.used.note(claim.token);
+        let agent_token = tokens.authenticate(token, ip).await?;
+        tokens.used.note(agent_token.token);
         if let Some(account) = parts.extensions.get::<ByteAccount>() {
-            account.set_owner(Owner::Principal(claim.agent.into()));
+            account.set_owner(Owner::Principal(agent_token.agent.into()));
         }
         let named = RawPathParams::from_request_parts(parts, state)
             .await
@@ -385,8 +385,8 @@ where
             .find(|(name, _)| *name == "agent_id")
             .map(|(_, value)| value.parse::<AgentId>());
         match named {
-            Some(Ok(agent)) if agent == claim.agent => Ok(claim),
-            None => Ok(claim),
+            Some(Ok(agent)) if agent == agent_token.agent => Ok(agent_token),
+            None => Ok(agent_token),
             Some(_) => Err(Code::AgentTokenInvalid.into()),
         }
     }
@@ -403,10 +403,10 @@ where
         if let Some(Caller::Agent(agent)) = parts.extensions.get() {
             return Ok(*agent);
         }
-        let claim = AgentToken::from_request_parts(parts, state).await?;
+        let token = AgentToken::from_request_parts(parts, state).await?;
         let (db, revoked) = (Db::from_ref(state), AgentTokens::from_ref(state).revoked);
-        let agent = claim.verify(&db, &revoked).await?;
-        VerifiedCredential::agent(claim, db, revoked).attach(parts);
+        let agent = token.check_live(&db, &revoked).await?;
+        VerifiedCredential::agent(token, db, revoked).attach(parts);
         Ok(agent)
     }
 }

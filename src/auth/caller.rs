@@ -55,7 +55,7 @@ impl Caller {
 /// The credential of a verified caller, for a second check ([`Reverify`]).
 #[derive(Clone)]
 pub struct VerifiedCredential {
-    claim: CallerToken,
+    token: CallerToken,
     db: Db,
     revoked: RevokedCredentials,
 }
@@ -73,16 +73,16 @@ impl CallerToken {
     /// The principal that the token names.
     pub fn principal(&self) -> Principal {
         match self {
-            CallerToken::User(claim) => Principal::User(claim.user),
-            CallerToken::Agent(claim) => Principal::Agent(claim.agent),
+            CallerToken::User(token) => Principal::User(token.user),
+            CallerToken::Agent(token) => Principal::Agent(token.agent),
         }
     }
 
     /// Attaches the token to a request, so that its extractors need not read it again.
     pub fn attach(self, parts: &mut Parts) {
         match self {
-            CallerToken::User(claim) => drop(parts.extensions.insert(claim)),
-            CallerToken::Agent(claim) => drop(parts.extensions.insert(claim)),
+            CallerToken::User(token) => drop(parts.extensions.insert(token)),
+            CallerToken::Agent(token) => drop(parts.extensions.insert(token)),
         }
     }
 }
@@ -97,11 +97,11 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
         if token.starts_with(agent::PREFIX) {
-            let claim = AgentToken::from_request_parts(parts, state).await?;
-            Ok(CallerToken::Agent(claim))
+            let token = AgentToken::from_request_parts(parts, state).await?;
+            Ok(CallerToken::Agent(token))
         } else {
-            let claim = UserToken::from_request_parts(parts, state).await?;
-            Ok(CallerToken::User(claim))
+            let token = UserToken::from_request_parts(parts, state).await?;
+            Ok(CallerToken::User(token))
         }
     }
 }
@@ -113,18 +113,18 @@ impl VerifiedCredential {
     }
 
     /// A user's session.
-    pub fn user(claim: UserToken, db: Db, revoked: RevokedCredentials) -> Self {
+    pub fn user(token: UserToken, db: Db, revoked: RevokedCredentials) -> Self {
         VerifiedCredential {
-            claim: CallerToken::User(claim),
+            token: CallerToken::User(token),
             db,
             revoked,
         }
     }
 
     /// An agent's token.
-    pub fn agent(claim: AgentToken, db: Db, revoked: RevokedCredentials) -> Self {
+    pub fn agent(token: AgentToken, db: Db, revoked: RevokedCredentials) -> Self {
         VerifiedCredential {
-            claim: CallerToken::Agent(claim),
+            token: CallerToken::Agent(token),
             db,
             revoked,
         }
@@ -134,9 +134,13 @@ impl VerifiedCredential {
 impl Reverify for VerifiedCredential {
     fn reverify(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async {
-            match &self.claim {
-                CallerToken::User(claim) => claim.verify(&self.db, &self.revoked).await.map(drop),
-                CallerToken::Agent(claim) => claim.verify(&self.db, &self.revoked).await.map(drop),
+            match &self.token {
+                CallerToken::User(token) => {
+                    token.check_live(&self.db, &self.revoked).await.map(drop)
+                }
+                CallerToken::Agent(token) => {
+                    token.check_live(&self.db, &self.revoked).await.map(drop)
+                }
             }
         })
     }

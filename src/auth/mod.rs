@@ -7,7 +7,7 @@
 //! [`user::UserToken`] and [`agent::AgentToken`] have passed the first check only: their holder
 //! must make the second in its own statement.
 //!
-//! For an agent's token, [`agent::AgentTokens::recognise`] is the first check, and
+//! For an agent's token, [`agent::AgentTokens::authenticate`] is the first check, and
 //! [`agent::AgentToken::verify`] the second.
 //!
 //! Why: ADR 11.

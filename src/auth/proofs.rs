@@ -34,23 +34,23 @@ const LOOKUP_DELAYS: [Duration; 5] = [
 pub struct Proofs {
     redis: Redis,
     name: MacKeyRing,
-    seal: MacKeyRing,
+    keys: MacKeyRing,
 }
 
 impl Proofs {
     /// Derives the keys of the proofs from `secret`.
     pub fn new(redis: Redis, secret: &ServerSecret) -> Self {
         let name = secret.derive("name of a shared agent token proof");
-        let seal = secret.derive("seal of a shared agent token proof");
-        Proofs { redis, name, seal }
+        let keys = secret.derive("seal of a shared agent token proof");
+        Proofs { redis, name, keys }
     }
 
-    /// Whether another node has lately verified that `token` is the one in `claim`.
-    pub async fn has(&self, token: &str, claim: AgentToken) -> bool {
+    /// Whether another node has lately verified that `token` is the one in `subject`.
+    pub async fn has(&self, token: &str, subject: AgentToken) -> bool {
         // A node with another order of the server's secrets names the proof with another key.
         for name in self.name.all(&[token.as_bytes()]) {
             if let Some(entry) = self.read(&name).await {
-                return self.holds(&entry, &name, claim);
+                return self.holds(&entry, &name, subject);
             }
         }
         false
@@ -73,10 +73,13 @@ impl Proofs {
     }
 
     /// Shares the proof of `token` with the other nodes.
-    pub async fn share(&self, token: &str, claim: AgentToken) {
+    pub async fn share(&self, token: &str, subject: AgentToken) {
         use fred::{interfaces::KeysInterface, types::Expiration};
         let name = self.name.sign(&[token.as_bytes()]);
-        let (key, entry) = (self.redis.key(keys::proof(&name)), self.entry(&name, claim));
+        let (key, entry) = (
+            self.redis.key(keys::proof(&name)),
+            self.entry(&name, subject),
+        );
         let life = Expiration::EX(i64::try_from(PROOF_TTL.as_secs()).unwrap_or(i64::MAX));
         // A proof that is not shared only costs a hash later.
         let set = self.redis.run(async |client| {
@@ -87,22 +90,24 @@ impl Proofs {
         set.await.ok();
     }
 
-    fn entry(&self, name: &[u8], claim: AgentToken) -> String {
-        let seal = self.seal.sign(&sealed(name, &claim));
-        format!("{}{}", subject(claim), keys::hex(&seal))
+    fn entry(&self, name: &[u8], subject: AgentToken) -> String {
+        let mac = self.keys.sign(&signed(name, &subject));
+        format!("{}{}", prefix_of(subject), keys::hex(&mac))
     }
 
-    fn holds(&self, entry: &str, name: &[u8], claim: AgentToken) -> bool {
-        let seal = entry.strip_prefix(&subject(claim)).and_then(keys::bytes_of);
-        seal.is_some_and(|seal| self.seal.verify(&sealed(name, &claim), &seal))
+    fn holds(&self, entry: &str, name: &[u8], subject: AgentToken) -> bool {
+        let mac = entry
+            .strip_prefix(&prefix_of(subject))
+            .and_then(keys::bytes_of);
+        mac.is_some_and(|mac| self.keys.verify(&signed(name, &subject), &mac))
     }
 }
 
-fn sealed<'a>(name: &'a [u8], claim: &'a AgentToken) -> [&'a [u8]; 3] {
-    [name, claim.token.0.as_bytes(), claim.agent.0.as_bytes()]
+fn signed<'a>(name: &'a [u8], subject: &'a AgentToken) -> [&'a [u8]; 3] {
+    [name, subject.token.0.as_bytes(), subject.agent.0.as_bytes()]
 }
 
 /// The token and the agent that an entry names.
-fn subject(claim: AgentToken) -> String {
-    format!("{}{}", claim.token.0.simple(), claim.agent.0.simple())
+fn prefix_of(subject: AgentToken) -> String {
+    format!("{}{}", subject.token.0.simple(), subject.agent.0.simple())
 }

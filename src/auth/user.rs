@@ -67,7 +67,7 @@ impl UserToken {
     }
 
     /// Asks Postgres whether the session is still live.
-    pub async fn verify(&self, db: &Db, revoked: &RevokedCredentials) -> Result<User> {
+    pub async fn check_live(&self, db: &Db, revoked: &RevokedCredentials) -> Result<User> {
         let client = db.read().await?;
         let Some(row) = client
             .query_opt(
@@ -149,15 +149,15 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        if let Some(claim) = parts.extensions.get::<UserToken>() {
-            return Ok(claim.clone());
+        if let Some(token) = parts.extensions.get::<UserToken>() {
+            return Ok(token.clone());
         }
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
-        let claim = UserToken::from_token(&AccessTokens::from_ref(state), token)?;
+        let token = UserToken::from_token(&AccessTokens::from_ref(state), token)?;
         if let Some(account) = parts.extensions.get::<ByteAccount>() {
-            account.set_owner(Owner::Principal(claim.user.into()));
+            account.set_owner(Owner::Principal(token.user.into()));
         }
-        Ok(claim)
+        Ok(token)
     }
 }
 
@@ -172,10 +172,10 @@ where
         if let Some(Caller::User(user)) = parts.extensions.get() {
             return Ok(user.clone());
         }
-        let claim = UserToken::from_request_parts(parts, state).await?;
+        let token = UserToken::from_request_parts(parts, state).await?;
         let (db, revoked) = (Db::from_ref(state), AccessTokens::from_ref(state).revoked);
-        let user = claim.verify(&db, &revoked).await?;
-        VerifiedCredential::user(claim, db, revoked).attach(parts);
+        let user = token.check_live(&db, &revoked).await?;
+        VerifiedCredential::user(token, db, revoked).attach(parts);
         Ok(user)
     }
 }

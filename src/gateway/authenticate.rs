@@ -77,7 +77,7 @@ pub async fn receive(
     match admit(gateway, auth, ip).await {
         Ok(client) => {
             let owner = Owner::Principal(client.principal.id());
-            socket.let_in(gateway.buffers.clone(), owner);
+            socket.admit(gateway.buffers.clone(), owner);
             socket
                 .say(frames::encode(&ServerFrame::AuthOk(Empty {})))
                 .await?;
@@ -157,17 +157,17 @@ async fn admit(
             resume,
             group,
         } => {
-            let claim = gateway.agent_tokens.recognise(&token, ip).await?;
-            if claim.agent != agent_id {
+            let agent_token = gateway.agent_tokens.authenticate(&token, ip).await?;
+            if agent_token.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
-            admit_agent(gateway, claim, resume, group).await
+            admit_agent(gateway, agent_token, resume, group).await
         }
         Auth::User {
             access_token,
             resume,
         } => {
-            let claim =
+            let user_token =
                 UserToken::from_token(&gateway.access_tokens, &access_token).map_err(|error| {
                     if gateway.access_tokens.is_expired(&access_token) {
                         Refusal::Reason(AuthErrorReason::TokenExpired, Close::AuthFailed)
@@ -175,7 +175,7 @@ async fn admit(
                         error.into()
                     }
                 })?;
-            admit_user(gateway, claim, resume).await
+            admit_user(gateway, user_token, resume).await
         }
     }
 }
@@ -183,12 +183,12 @@ async fn admit(
 /// Verifies the token in Postgres, charges the agent and takes a slot.
 async fn admit_agent(
     gateway: &Gateway,
-    claim: AgentToken,
+    agent_token: AgentToken,
     resume: Option<String>,
     group: Option<String>,
 ) -> Result<AuthenticatedClient, Refusal> {
     let revoked = &gateway.agent_tokens.revoked;
-    let agent = claim.verify(&gateway.db, revoked).await?;
+    let agent = agent_token.check_live(&gateway.db, revoked).await?;
     gateway.agent_tokens.used.note(agent.token);
     let limiter = Limiter::detached(gateway.limits.clone());
     limiter.check(Limit::WsConnect, agent.id).await?;
@@ -203,7 +203,7 @@ async fn admit_agent(
     Ok(AuthenticatedClient {
         principal,
         credential: Credential::Token(agent.token),
-        verified: VerifiedCredential::agent(claim, gateway.db.clone(), revoked.clone()),
+        verified: VerifiedCredential::agent(agent_token, gateway.db.clone(), revoked.clone()),
         reader: Reader::new(principal, ""),
         expires_at: None,
         resume,
@@ -215,11 +215,11 @@ async fn admit_agent(
 /// Verifies the session in Postgres, charges the user and takes a slot.
 async fn admit_user(
     gateway: &Gateway,
-    claim: UserToken,
+    user_token: UserToken,
     resume: Option<String>,
 ) -> Result<AuthenticatedClient, Refusal> {
     let revoked = &gateway.access_tokens.revoked;
-    let user = claim.verify(&gateway.db, revoked).await?;
+    let user = user_token.check_live(&gateway.db, revoked).await?;
     let limiter = Limiter::detached(gateway.limits.clone());
     limiter.check(Limit::WsConnect, user.id).await?;
     let principal = Principal::User(user.id);
@@ -227,8 +227,8 @@ async fn admit_user(
         principal,
         credential: Credential::Session(user.session),
         reader: Reader::new(principal, &user.device_id),
-        expires_at: Some(claim.expires_at),
-        verified: VerifiedCredential::user(claim, gateway.db.clone(), revoked.clone()),
+        expires_at: Some(user_token.expires_at),
+        verified: VerifiedCredential::user(user_token, gateway.db.clone(), revoked.clone()),
         resume: cursor(resume)?,
         lease: slot(gateway, principal, &user.device_id).await?,
         shared: None,

@@ -96,7 +96,7 @@ pub async fn poll(
                     return Err(expired().await?);
                 }
                 // The token may have been revoked during the wait.
-                AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.revoked).await?;
+                AgentToken { agent: caller.id, token: caller.token }.check_live(inbox.db(), &tokens.revoked).await?;
                 events = match inbox.poll(caller.id, bounds.cursor(after), limit).await? {
                     Some(events) => events,
                     None => return Err(expired().await?),

@@ -7,13 +7,13 @@
 
 mod authenticate;
 pub mod close;
+mod commands;
+mod ephemeral_frames;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;
-mod notices;
 mod rate;
 mod reorder_buffer;
-mod sends;
 mod session;
 pub mod socket;
 

@@ -78,7 +78,7 @@ impl Socket {
     }
 
     /// Allows larger messages after the authentication, within the budget.
-    pub fn let_in(&mut self, buffers: ByteBudget, owner: Owner) {
+    pub fn admit(&mut self, buffers: ByteBudget, owner: Owner) {
         self.wire.set_max_message_bytes(MAX_WIRE_MESSAGE_BYTES);
         self.account = Some((buffers, owner));
     }

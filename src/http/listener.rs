@@ -87,7 +87,7 @@ async fn accept(slot: &mut Option<TcpListener>, server: &ConnectionServer) {
             () = server.stop.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => server.let_in(stream, peer),
+            Ok((stream, peer)) => server.admit(stream, peer),
             Err(error) => {
                 // File descriptors have mostly run out here: wait for some to come back rather than
                 // spin.
@@ -112,14 +112,14 @@ async fn accept(slot: &mut Option<TcpListener>, server: &ConnectionServer) {
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
         match stream {
-            Ok(stream) => server.let_in(stream, peer),
+            Ok(stream) => server.admit(stream, peer),
             Err(error) => log_end("accept_failed", Some(&error)),
         }
     }
 }
 
 impl ConnectionServer {
-    fn let_in(&self, stream: TcpStream, peer: SocketAddr) {
+    fn admit(&self, stream: TcpStream, peer: SocketAddr) {
         let entry = match self.connections.enter(peer.ip()) {
             Ok(entry) => entry,
             Err(reason) => return log_end(reason, None),

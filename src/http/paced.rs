@@ -91,7 +91,7 @@ impl PacedBody {
     }
 
     /// Excuses the client for time that the server itself took.
-    pub fn excuse(&mut self, time: Duration) {
+    pub fn exclude(&mut self, time: Duration) {
         self.started += time;
         if let Some((since, _)) = &mut self.pressed {
             *since += time;
@@ -144,7 +144,7 @@ mod tests {
         body.received += 3 * MIN_BYTES_PER_SECOND_OF_MOST;
         body.press(true, pressed_at + 5 * second);
         assert_eq!(body.deadline(), pressed_at + UNPACED_TIME + 3 * second);
-        body.excuse(second);
+        body.exclude(second);
         assert_eq!(body.deadline(), pressed_at + UNPACED_TIME + 4 * second);
 
         body.press(false, pressed_at + 6 * second);

@@ -17,25 +17,25 @@ pub struct Page<I> {
     /// The last item of the previous page.
     pub cursor: Option<I>,
     #[serde(default, deserialize_with = "limit")]
-    limit: Most,
+    limit: PageLimit,
 }
 
 /// The number of items of a page.
 #[derive(Clone, Copy, Debug)]
-struct Most(usize);
+struct PageLimit(usize);
 
-impl Default for Most {
+impl Default for PageLimit {
     fn default() -> Self {
-        Most(50)
+        PageLimit(50)
     }
 }
 
-fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Most, D::Error> {
+fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<PageLimit, D::Error> {
     let n = String::deserialize(from)?
         .parse()
         .ok()
         .filter(|n| (1..=100).contains(n));
-    n.map(Most)
+    n.map(PageLimit)
         .ok_or_else(|| D::Error::custom("range|must be from 1 to 100"))
 }
 
@@ -83,7 +83,7 @@ mod tests {
     fn page(limit: usize) -> Page<usize> {
         Page {
             cursor: None,
-            limit: Most(limit),
+            limit: PageLimit(limit),
         }
     }
 

@@ -25,19 +25,19 @@ const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 /// Longest wait for the rest of a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request's body. Dropped before its end, it leaves the rest with its [`Rest`].
+/// A request's body. Dropped before its end, it leaves the rest with its [`UnreadBody`].
 pub struct TrackedBody {
     incoming: Option<Incoming>,
-    rest: Rest,
+    rest: UnreadBody,
 }
 
 /// The unread rest of a body, once its reader has dropped it.
 #[derive(Clone, Default)]
-pub struct Rest(Arc<Mutex<Option<Incoming>>>);
+pub struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
 /// Wraps the request's body, so that its rest is not lost.
-pub fn track(request: Request<Incoming>) -> (Request<TrackedBody>, Rest) {
-    let rest = Rest::default();
+pub fn track(request: Request<Incoming>) -> (Request<TrackedBody>, UnreadBody) {
+    let rest = UnreadBody::default();
     let tracked = request.map(|incoming| TrackedBody {
         incoming: Some(incoming),
         rest: rest.clone(),
@@ -45,7 +45,7 @@ pub fn track(request: Request<Incoming>) -> (Request<TrackedBody>, Rest) {
     (tracked, rest)
 }
 
-impl Rest {
+impl UnreadBody {
     /// Reads and drops the rest; false if it is too long or too late for the connection to go on.
     pub async fn discard(&self) -> bool {
         let Some(mut incoming) = self.0.lock().take() else {

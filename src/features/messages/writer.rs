@@ -182,7 +182,7 @@ impl WriterShard {
         while self.receive().await {
             self.contended.take_followers(&mut self.held);
             let mut batch = Batch::select(&mut self.held);
-            self.divert_locked(&mut batch).await;
+            self.move_locked(&mut batch).await;
             if batch.sends.is_empty() {
                 continue;
             }
@@ -202,7 +202,7 @@ impl WriterShard {
     }
 
     /// Moves those sends of a batch to the contended ones that go to an inbox which is locked.
-    async fn divert_locked(&mut self, batch: &mut Batch) {
+    async fn move_locked(&mut self, batch: &mut Batch) {
         let locked = self.contended.locked_inboxes();
         if locked.is_empty() || batch.sends.is_empty() {
             return;
@@ -223,7 +223,7 @@ impl WriterShard {
 
     /// Divides the sends of a batch that a lock has held up. Those that need a locked row wait apart,
     /// and the others are held again.
-    async fn divert(&mut self, sends: Vec<PendingSend>) {
+    async fn move_contended(&mut self, sends: Vec<PendingSend>) {
         let locks = match store::locks(&self.db, &conversations_of(&sends)).await {
             Ok(locks) => locks,
             Err(error) => {
@@ -288,7 +288,7 @@ impl WriterShard {
             // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
-                self.divert(batch).await;
+                self.move_contended(batch).await;
             }
             // Postgres refuses one of them. The others must still commit.
             Err(error) if size > 1 && error.code() == Code::InternalError => {

@@ -11,9 +11,9 @@ use crate::{
     features::streams::StreamCommand,
     gateway::{
         close::{Close, SessionEnd},
+        commands::{Target, refuse},
+        ephemeral_frames::EphemeralFrame,
         frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
-        notices::Notice,
-        sends::{Target, refuse},
         socket::{Incoming, Socket},
     },
     ids::{Credential, Principal},
@@ -38,7 +38,7 @@ impl Session<'_> {
         socket: &mut Socket,
     ) -> Result<(), SessionEnd> {
         self.pinged = false;
-        self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
+        self.heartbeat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
         let text = match incoming {
             Incoming::Text(text) => text,
             Incoming::Binary(_) => return Err(Close::Unsupported.into()),
@@ -138,26 +138,29 @@ impl Session<'_> {
                 conversation,
                 state,
             } => {
-                self.notices
-                    .push(reference, Notice::Typing(conversation, state), None);
+                self.ephemeral_frames.push(
+                    reference,
+                    EphemeralFrame::Typing(conversation, state),
+                    None,
+                );
             }
             ClientFrame::Stream {
                 reference,
                 stream,
                 action,
             } => {
-                let notice = Notice::Stream(stream, action);
-                let permit = self.hold(notice.bytes())?;
-                self.notices.push(reference, notice, permit);
+                let frame = EphemeralFrame::Stream(stream, action);
+                let permit = self.hold(frame.bytes())?;
+                self.ephemeral_frames.push(reference, frame, permit);
             }
         }
         Ok(())
     }
 
-    /// Queues a send behind the notices so far.
+    /// Queues a command behind the ephemeral frames so far.
     fn send(&mut self, reference: Value, target: Target, body: String, permit: Option<BytePermit>) {
-        let after = self.notices.pushed();
-        self.sends.push(reference, target, body, permit, after);
+        let after = self.ephemeral_frames.pushed();
+        self.commands.push(reference, target, body, permit, after);
     }
 
     /// A permit for a large body that waits for its turn.
@@ -211,17 +214,17 @@ impl Session<'_> {
 
     /// A token of the same user and session goes on; any other ends the socket.
     async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), SessionEnd> {
-        let claim = UserToken::from_token(&self.gateway.access_tokens, token);
-        let same = claim.ok().filter(|claim| {
-            Principal::User(claim.user) == self.client.principal
-                && Credential::Session(claim.session) == self.client.credential
+        let user_token = UserToken::from_token(&self.gateway.access_tokens, token);
+        let same = user_token.ok().filter(|user_token| {
+            Principal::User(user_token.user) == self.client.principal
+                && Credential::Session(user_token.session) == self.client.credential
         });
         let verified = match same {
-            Some(claim) => {
-                let verified = claim
-                    .verify(&self.gateway.db, &self.gateway.access_tokens.revoked)
+            Some(user_token) => {
+                let verified = user_token
+                    .check_live(&self.gateway.db, &self.gateway.access_tokens.revoked)
                     .await;
-                verified.map(|_| claim.expires_at)
+                verified.map(|_| user_token.expires_at)
             }
             None => Err(Code::Unauthorized.into()),
         };

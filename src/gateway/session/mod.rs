@@ -19,11 +19,11 @@ use super::{
     Gateway,
     authenticate::{self, AuthenticatedClient},
     close::{Close, SessionEnd},
+    commands::{CommandQueue, answer},
+    ephemeral_frames::EphemeralFrames,
     frames::{self, AuthErrorReason, ServerFrame},
-    notices::Notices,
     rate::Rate,
     reorder_buffer::ReorderBuffer,
-    sends::{Sends, answer},
     socket::Socket,
 };
 use crate::auth::Reverify;
@@ -41,7 +41,7 @@ use crate::{
     metrics,
 };
 
-/// Longest wait for the notices and acks of a socket that closes.
+/// Longest wait for the ephemeral frames and acks of a socket that closes.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves a socket from its upgrade to its end. State that only a busy socket needs is boxed,
@@ -61,7 +61,10 @@ pub async fn run(
             if why != SessionEnd::Close(Close::Revoked) {
                 // A future is as large as its largest moment, and this is a socket's last second.
                 let last = Box::pin(async {
-                    tokio::join!(session.finish_notices(), gateway.acks.flush(&gateway.db))
+                    tokio::join!(
+                        session.finish_ephemeral_frames(),
+                        gateway.acks.flush(&gateway.db)
+                    )
                 });
                 tokio::time::timeout(LAST_WORD_TIMEOUT, last).await.ok();
             }
@@ -105,13 +108,13 @@ struct Session<'a> {
     epoch: u64,
     subscription: SubscriptionGuard,
     reorder_buffer: ReorderBuffer,
-    sends: Sends,
-    notices: Notices,
+    commands: CommandQueue,
+    ephemeral_frames: EphemeralFrames,
     syncs: StreamSyncs,
     /// Whether a ping is unanswered.
     pinged: bool,
     /// The time at which the next ping is due, or the pong is overdue.
-    beat_at: DateTime<Utc>,
+    heartbeat_at: DateTime<Utc>,
     expiry: Expiry,
     frames: Rate,
     acks: Rate,
@@ -148,7 +151,7 @@ fn overload(operation: &'static str, error: &Error) -> Close {
 
 /// Queues `ready`, and `resync_required` if the client's cursor is no longer good. Returns the
 /// number after which reading starts.
-fn greet(client: &AuthenticatedClient, bounds: &Bounds, socket: &mut Socket) -> i64 {
+fn send_ready(client: &AuthenticatedClient, bounds: &Bounds, socket: &mut Socket) -> i64 {
     let start = bounds.start(client.resume);
     let from = match start {
         Start::After(seq) => seq,
@@ -208,7 +211,7 @@ impl<'a> Session<'a> {
             return Err(Close::Overload.into());
         };
         let bounds = shared::bounds_of(&client, bounds);
-        let from = greet(&client, &bounds, socket);
+        let from = send_ready(&client, &bounds, socket);
         subscription.set_start(bounds.cursor(from));
         let mut session = Session {
             gateway,
@@ -216,11 +219,11 @@ impl<'a> Session<'a> {
             epoch: bounds.epoch,
             subscription,
             reorder_buffer: ReorderBuffer::default(),
-            sends: Sends::default(),
-            notices: Notices::default(),
+            commands: CommandQueue::default(),
+            ephemeral_frames: EphemeralFrames::default(),
             syncs: StreamSyncs::default(),
             pinged: false,
-            beat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
+            heartbeat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
             expiry: Expiry::Fresh,
             frames: Rate::default(),
             acks: Rate::default(),
@@ -282,9 +285,9 @@ impl<'a> Session<'a> {
                 }
                 () = self.subscription.notified() => Box::pin(self.deliver(socket)).await,
                 () = self.reorder_buffer.overdue() => Box::pin(self.deliver(socket)).await,
-                answered = self.sends.answered() => answer(socket, &answered),
-                refused = self.notices.next_finished() => {
-                    Self::tell_refused(refused, socket);
+                answered = self.commands.answered() => answer(socket, &answered),
+                refused = self.ephemeral_frames.next_finished() => {
+                    Self::send_refusal(refused, socket);
                     Ok(())
                 }
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
@@ -304,7 +307,7 @@ impl<'a> Session<'a> {
             if let Err(why) = outcome {
                 return why;
             }
-            self.go_on(socket);
+            self.resume(socket);
             self.syncs
                 .start_next(&self.gateway.streams, self.client.principal);
             let next = self.due();
@@ -317,25 +320,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Starts the next notices and the next send. A send waits for the notices before it.
-    fn go_on(&mut self, socket: &mut Socket) {
+    /// Starts the next ephemeral frames and the next command, which waits for the ephemeral frames
+    /// before it.
+    fn resume(&mut self, socket: &mut Socket) {
         loop {
             let subscription = self.subscription.subscription();
-            self.notices
+            self.ephemeral_frames
                 .start_next(self.gateway, &self.client, &subscription);
-            // Most notices wait for nothing.
-            let Some(refused) = self.notices.finished_now() else {
+            // Most ephemeral frames wait for nothing.
+            let Some(refused) = self.ephemeral_frames.finished_now() else {
                 break;
             };
-            Self::tell_refused(refused, socket);
+            Self::send_refusal(refused, socket);
         }
-        self.sends
-            .start_next(self.gateway, &self.client, self.notices.finished());
+        self.commands
+            .start_next(self.gateway, &self.client, self.ephemeral_frames.finished());
     }
 
     /// Whether frames of the client are read now.
     fn is_reading(&self) -> bool {
-        self.sends.has_room() && self.notices.has_room() && self.syncs.has_room()
+        self.commands.has_room() && self.ephemeral_frames.has_room() && self.syncs.has_room()
     }
 
     /// The next moment at which a timer is due.
@@ -347,7 +351,7 @@ impl<'a> Session<'a> {
         });
         let step = self.client.shared.as_ref().map(|shared| shared.due_at);
         let others = [expiry, step].into_iter().flatten();
-        others.fold(self.beat_at, DateTime::min)
+        others.fold(self.heartbeat_at, DateTime::min)
     }
 
     fn tick(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
@@ -364,10 +368,10 @@ impl<'a> Session<'a> {
                 socket.feed(&frames::encode(&ServerFrame::AuthExpiring(Empty {})));
             }
         }
-        if now >= self.beat_at {
+        if now >= self.heartbeat_at {
             if !self.is_reading() {
                 // Its pong may wait behind the frames that are not read yet.
-                self.beat_at = now + PONG_DEADLINE;
+                self.heartbeat_at = now + PONG_DEADLINE;
                 return Ok(());
             }
             if self.pinged {
@@ -375,7 +379,7 @@ impl<'a> Session<'a> {
             }
             self.note_delivered();
             self.pinged = true;
-            self.beat_at = now + PONG_DEADLINE;
+            self.heartbeat_at = now + PONG_DEADLINE;
             socket.feed_ping();
         }
         Ok(())

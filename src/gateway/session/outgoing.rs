@@ -10,8 +10,8 @@ use crate::{
     features::streams::{Replay, SyncAnswer, without_the_past},
     gateway::{
         close::{self, Close, SessionEnd},
-        notices::RefusedNotice,
-        sends::{answer, refuse},
+        commands::{answer, refuse},
+        ephemeral_frames::RefusedFrame,
         socket::Socket,
     },
     limits::{
@@ -254,11 +254,11 @@ impl Session<'_> {
     /// revocation ends it at once.
     async fn answer_waiting(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
-        while !self.sends.is_idle() {
-            self.go_on(socket);
+        while !self.commands.is_idle() {
+            self.resume(socket);
             tokio::select! {
-                answered = self.sends.answered() => answer(socket, &answered)?,
-                refused = self.notices.next_finished() => Self::tell_refused(refused, socket),
+                answered = self.commands.answered() => answer(socket, &answered)?,
+                refused = self.ephemeral_frames.next_finished() => Self::send_refusal(refused, socket),
                 () = self.subscription.revoked() => break,
                 () = tokio::time::sleep_until(deadline) => break,
             }
@@ -266,9 +266,9 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Tells the client that a notice was refused.
-    pub(super) fn tell_refused(refused: Option<RefusedNotice>, socket: &mut Socket) {
-        if let Some(RefusedNotice {
+    /// Tells the client that an ephemeral frame was refused.
+    pub(super) fn send_refusal(refused: Option<RefusedFrame>, socket: &mut Socket) {
+        if let Some(RefusedFrame {
             reference,
             stream,
             error,
@@ -278,14 +278,14 @@ impl Session<'_> {
         }
     }
 
-    /// Finishes the notices of a client that has gone: others wait for the end of its typing or
-    /// stream.
-    pub(super) async fn finish_notices(&mut self) {
-        while !self.notices.is_idle() {
+    /// Finishes the ephemeral frames of a client that has gone: others wait for the end of its
+    /// typing or stream.
+    pub(super) async fn finish_ephemeral_frames(&mut self) {
+        while !self.ephemeral_frames.is_idle() {
             let subscription = self.subscription.subscription();
-            self.notices
+            self.ephemeral_frames
                 .start_next(self.gateway, &self.client, &subscription);
-            self.notices.next_finished().await;
+            self.ephemeral_frames.next_finished().await;
         }
     }
 

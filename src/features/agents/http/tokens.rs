@@ -133,10 +133,10 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let claim = UserToken::from_request_parts(parts, state).await?;
+        let token = UserToken::from_request_parts(parts, state).await?;
         let limiter = Limiter::from_request_parts(parts, state).await?;
         let limit = Limit::AgentTokenRevoke;
-        let reservation = limiter.reserve(limit, claim.session).await?;
+        let reservation = limiter.reserve(limit, token.session).await?;
         Ok(RevocationAttempt {
             limiter,
             reservation,

@@ -185,7 +185,7 @@ async fn receive(
             }
             renewed_at = Instant::now();
         }
-        body.excuse(began.elapsed());
+        body.exclude(began.elapsed());
     }
     if writer.size() < size {
         return Err(too_short());

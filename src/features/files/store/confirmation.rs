@@ -2,7 +2,7 @@
 
 use blindpipe_protocol::files::{FileConfirmation, Sha256Hash, UploadState};
 
-use super::{Standing, content_of, key_of, lock, standing};
+use super::{Membership, content_of, key_of, lock, membership};
 use crate::{
     db::Db,
     error::{Code, Result},
@@ -74,7 +74,7 @@ pub async fn confirm(
             false => Err(Code::Sha256Mismatch.into()),
         };
     }
-    Standing::check(standing(tx, conversation, owner).await?)?;
+    Membership::check(membership(tx, conversation, owner).await?)?;
     if !is_equal {
         reject(tx, id, &key, content, announced).await?;
         return tx.commit_with(Code::Sha256Mismatch);

@@ -27,34 +27,38 @@ use crate::{
 };
 use blindpipe_protocol::files::UploadState;
 
-/// The standing of a principal in a conversation.
+/// The membership of a principal in a conversation.
 #[derive(Clone, Copy)]
-enum Standing {
+enum Membership {
     Member,
     /// An agent whose relation has ended.
     Apart,
 }
 
-impl Standing {
+impl Membership {
     /// Refuses those who may not upload.
     fn check(of: Option<Self>) -> Result<()> {
         match of {
-            Some(Standing::Member) => Ok(()),
-            Some(Standing::Apart) => Err(Code::RelationRevoked.into()),
+            Some(Membership::Member) => Ok(()),
+            Some(Membership::Apart) => Err(Code::RelationRevoked.into()),
             None => Err(Code::NotConversationMemberUpload.into()),
         }
     }
 
     fn read(row: &Row) -> Option<Self> {
         match row.get::<_, Option<bool>>("is_apart") {
-            Some(false) => Some(Standing::Member),
-            Some(true) => Some(Standing::Apart),
+            Some(false) => Some(Membership::Member),
+            Some(true) => Some(Membership::Apart),
             None => None,
         }
     }
 }
 
-async fn standing(client: &Conn, id: ConversationId, who: Principal) -> Result<Option<Standing>> {
+async fn membership(
+    client: &Conn,
+    id: ConversationId,
+    who: Principal,
+) -> Result<Option<Membership>> {
     let row = client
         .query_opt(
             "-- files.standing
@@ -64,7 +68,7 @@ async fn standing(client: &Conn, id: ConversationId, who: Principal) -> Result<O
             &[&id, &who.id()],
         )
         .await?;
-    Ok(row.as_ref().and_then(Standing::read))
+    Ok(row.as_ref().and_then(Membership::read))
 }
 
 /// Locks an upload of the owner's; returns its state.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use blindpipe_protocol::files::{RequestUpload, UploadState};
 use chrono::{DateTime, Utc};
 
-use super::{Standing, lock, standing};
+use super::{Membership, lock, membership};
 use crate::{
     db::Db,
     error::{Code, Error, Result},
@@ -37,7 +37,7 @@ pub struct UploadRow {
     pub direct_key: Option<ObjectKey>,
     /// Whether the address still counts: its time has not passed, and its credential is live.
     takes_bytes: bool,
-    standing: Option<Standing>,
+    membership: Option<Membership>,
 }
 
 impl UploadRow {
@@ -45,7 +45,7 @@ impl UploadRow {
     pub fn must_take_bytes(&self) -> Result<()> {
         match self.state {
             UploadState::Pending if !self.takes_bytes => Err(Code::Forbidden.into()),
-            UploadState::Pending => Standing::check(self.standing),
+            UploadState::Pending => Membership::check(self.membership),
             UploadState::Expired => Err(Code::Forbidden.into()),
             state => Err(taken(state)),
         }
@@ -63,7 +63,7 @@ pub async fn insert(
     upload: &NewUpload<'_>,
     asked: &RequestUpload,
 ) -> Result<DateTime<Utc>> {
-    Standing::check(standing(tx, asked.conversation_id, upload.owner).await?)?;
+    Membership::check(membership(tx, asked.conversation_id, upload.owner).await?)?;
     let size = i64::try_from(asked.size).unwrap_or(i64::MAX);
     let row = tx
         .query_one(
@@ -121,7 +121,7 @@ pub async fn find(db: &Db, id: UploadId) -> Result<Option<UploadRow>> {
             .get::<_, Option<String>>("direct_key")
             .map(ObjectKey::from_stored),
         takes_bytes: row.get("takes_bytes"),
-        standing: Standing::read(&row),
+        membership: Membership::read(&row),
     }))
 }
 

@@ -1,16 +1,16 @@
-//! The frames of a socket that no inbox stores: `typing`, and those of streams but `stream.end` and
-//! `stream.sync`. They run in turn beside the session, so a slow Postgres or Redis holds up no
-//! ack, no heartbeat and no event. Sends wait for the notices before them, so a stream's message
-//! follows its deltas.
+//! The ephemeral frames of a socket, which no inbox stores: `typing`, and those of streams but
+//! `stream.end` and `stream.sync`. They run in turn beside the session, so a slow Postgres or Redis
+//! holds up no ack, no heartbeat and no event. Commands wait for the frames before them, so a
+//! stream's message follows its deltas.
 //!
-//! A notice that waits for nothing runs at once, so a queue forms only behind a slow store. At its
+//! A frame that waits for nothing runs at once, so a queue forms only behind a slow store. At its
 //! bound the socket is not read, and silence is ignored. Refusing frames there would lose deltas of
 //! a healthy client. A task per frame would let deltas overtake each other, and a queue per stream
 //! would buy little, since all of them ask the same Postgres.
 //!
-//! A session that ends finishes its notices for up to a second, unless its credential was revoked:
-//! others wait for the end of typing and of streams. `auth.renew` is no notice, because it decides
-//! which later frames are allowed. A later frame may be answered before an earlier notice is
+//! A session that ends finishes its frames for up to a second, unless its credential was revoked:
+//! others wait for the end of typing and of streams. `auth.renew` is no such frame, because it
+//! decides which later frames are allowed. A later frame may be answered before an earlier one is
 //! refused; the interface orders answers by `ref`.
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// The content of a frame.
-pub enum Notice {
+pub enum EphemeralFrame {
     /// `typing`
     Typing(ConversationId, TypingState),
     /// A frame of a stream
@@ -45,7 +45,7 @@ pub enum Notice {
 }
 
 /// A frame that was refused.
-pub struct RefusedNotice {
+pub struct RefusedFrame {
     /// The opaque value of the frame.
     pub reference: Value,
     /// The stream of the frame.
@@ -54,55 +54,55 @@ pub struct RefusedNotice {
     pub error: Error,
 }
 
-/// A notice that waits for its turn.
+/// An ephemeral frame that waits for its turn.
 struct Pending {
     reference: Value,
-    notice: Notice,
+    frame: EphemeralFrame,
     bytes: usize,
     /// The bytes of a large frame, held until its turn is over.
     permit: Option<BytePermit>,
 }
 
-/// The notice in progress, and those that wait.
+/// The frame in progress, and those that wait.
 #[derive(Default)]
-pub struct Notices {
-    running: Option<Pin<Box<dyn Future<Output = Option<RefusedNotice>> + Send>>>,
+pub struct EphemeralFrames {
+    running: Option<Pin<Box<dyn Future<Output = Option<RefusedFrame>> + Send>>>,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
     pushed: u64,
     finished: u64,
 }
 
-impl Notices {
+impl EphemeralFrames {
     /// Whether another frame may wait. Otherwise the socket is not read until one is done.
     pub fn has_room(&self) -> bool {
         self.pending.len() < MAX_EPHEMERAL_FRAMES && self.pending_bytes < MAX_EPHEMERAL_BYTES
     }
 
-    /// The number of notices so far, as a position that sends wait for.
+    /// The number of frames so far, as a position that sends wait for.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// The number of notices that are over.
+    /// The number of frames that are over.
     pub fn finished(&self) -> u64 {
         self.finished
     }
 
     /// Queues a frame.
-    pub fn push(&mut self, reference: Value, notice: Notice, permit: Option<BytePermit>) {
-        let bytes = notice.bytes();
+    pub fn push(&mut self, reference: Value, frame: EphemeralFrame, permit: Option<BytePermit>) {
+        let bytes = frame.bytes();
         self.pushed += 1;
         self.pending_bytes += bytes;
         self.pending.push_back(Pending {
             reference,
-            notice,
+            frame,
             bytes,
             permit,
         });
     }
 
-    /// Starts the next notice if none is in progress.
+    /// Starts the next frame if none is in progress.
     pub fn start_next(
         &mut self,
         gateway: &Gateway,
@@ -114,7 +114,7 @@ impl Notices {
         }
         let Some(Pending {
             reference,
-            notice,
+            frame,
             bytes,
             permit,
         }) = self.pending.pop_front()
@@ -122,7 +122,7 @@ impl Notices {
             return;
         };
         self.pending_bytes -= bytes;
-        let speaker = Speaker {
+        let sender = FrameSender {
             limits: gateway.limits.clone(),
             typing: gateway.typing.clone(),
             streams: gateway.streams.clone(),
@@ -131,13 +131,13 @@ impl Notices {
             subscription: subscription.clone(),
         };
         self.running = Some(Box::pin(async move {
-            let stream = match &notice {
-                Notice::Stream(stream, _) => Some(stream.clone()),
-                Notice::Typing(..) => None,
+            let stream = match &frame {
+                EphemeralFrame::Stream(stream, _) => Some(stream.clone()),
+                EphemeralFrame::Typing(..) => None,
             };
-            let outcome = speaker.say(notice).await;
+            let outcome = sender.say(frame).await;
             drop(permit);
-            outcome.err().map(|error| RefusedNotice {
+            outcome.err().map(|error| RefusedFrame {
                 reference,
                 stream,
                 error,
@@ -145,8 +145,8 @@ impl Notices {
         }));
     }
 
-    /// Waits until the notice in progress is over; for ever, if there is none. Cancel safe.
-    pub async fn next_finished(&mut self) -> Option<RefusedNotice> {
+    /// Waits until the frame in progress is over; for ever, if there is none. Cancel safe.
+    pub async fn next_finished(&mut self) -> Option<RefusedFrame> {
         let Some(running) = &mut self.running else {
             return std::future::pending().await;
         };
@@ -156,34 +156,34 @@ impl Notices {
         refused
     }
 
-    /// The outcome of the notice in progress, if it is over without a wait.
-    pub fn finished_now(&mut self) -> Option<Option<RefusedNotice>> {
+    /// The outcome of the frame in progress, if it is over without a wait.
+    pub fn finished_now(&mut self) -> Option<Option<RefusedFrame>> {
         self.next_finished().now_or_never()
     }
 
-    /// Whether no notice is in progress and none waits.
+    /// Whether no such frame is in progress and none waits.
     pub fn is_idle(&self) -> bool {
         self.running.is_none() && self.pending.is_empty()
     }
 }
 
-impl Notice {
+impl EphemeralFrame {
     /// The bytes that it holds while it waits.
     pub fn bytes(&self) -> usize {
         match self {
-            Notice::Stream(
+            EphemeralFrame::Stream(
                 _,
                 StreamCommand::Delta { data, .. }
                 | StreamCommand::Checkpoint { data, .. }
                 | StreamCommand::Status { data },
             ) => data.get().len(),
-            Notice::Stream(..) | Notice::Typing(..) => 0,
+            EphemeralFrame::Stream(..) | EphemeralFrame::Typing(..) => 0,
         }
     }
 }
 
-/// The handles that a notice needs of its socket and node.
-struct Speaker {
+/// The handles that a frame needs of its socket and node.
+struct FrameSender {
     limits: Limits,
     typing: Typing,
     streams: Streams,
@@ -192,11 +192,11 @@ struct Speaker {
     subscription: Arc<Subscription>,
 }
 
-impl Speaker {
-    async fn say(&self, notice: Notice) -> Result<()> {
+impl FrameSender {
+    async fn say(&self, frame: EphemeralFrame) -> Result<()> {
         let limiter = Limiter::detached(self.limits.clone());
-        match notice {
-            Notice::Typing(conversation, state) => {
+        match frame {
+            EphemeralFrame::Typing(conversation, state) => {
                 self.typing
                     .frame(
                         &limiter,
@@ -208,7 +208,7 @@ impl Speaker {
                     )
                     .await
             }
-            Notice::Stream(stream, action) => {
+            EphemeralFrame::Stream(stream, action) => {
                 // The begin of a stream asks Postgres who listens, so it is charged first.
                 if let (StreamCommand::Begin(..), Principal::Agent(agent)) =
                     (&action, self.principal)

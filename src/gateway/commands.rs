@@ -1,4 +1,4 @@
-//! The frames of a socket that write: `message.send`, `stream.end`, `artifact_request`,
+//! The commands of a socket, which write: `message.send`, `stream.end`, `artifact_request`,
 //! `artifact_response` and `turn.stop`. They run in turn, so they keep their order.
 
 use std::{collections::VecDeque, pin::Pin};
@@ -34,18 +34,18 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Sends that may wait for their turn. Beyond that the socket is not read until a send is answered.
-const MAX_PENDING_SENDS: usize = 64;
-/// Bytes of the sends that may wait, likewise.
+/// Commands that may wait for their turn. Beyond that the socket is not read until one is answered.
+const MAX_PENDING_COMMANDS: usize = 64;
+/// Bytes of the commands that may wait, likewise.
 const MAX_PENDING_BYTES: usize = 2 * MB;
 
-/// A send with its outcome.
-pub struct FinishedSend {
+/// A command with its outcome.
+pub struct FinishedCommand {
     /// The opaque value of the frame.
     pub reference: Value,
-    /// The stream that the send ends.
+    /// The stream that the command ends.
     pub stream: Option<StreamId>,
-    /// The outcome of the send.
+    /// The outcome of the command.
     pub outcome: Result<Outcome>,
 }
 
@@ -61,11 +61,11 @@ pub enum Outcome {
     Stopped(StoppedTurns),
 }
 
-/// The target of a send.
+/// The target of a command.
 pub enum Target {
     /// A conversation.
     Conversation(ConversationId),
-    /// The conversation of a stream, which ends with the send. If the stream is unknown, the named
+    /// The conversation of a stream, which ends with the command. If the stream is unknown, the named
     /// conversation.
     Stream(StreamId, Option<ConversationId>),
     /// The devices of the user that the frame asks.
@@ -89,37 +89,37 @@ impl Target {
     }
 }
 
-/// A send that waits for its turn.
+/// A command that waits for its turn.
 struct Pending {
     reference: Value,
     target: Target,
     body: String,
-    /// The bytes of a large body, held until its send is over.
+    /// The bytes of a large body, held until its command is over.
     permit: Option<BytePermit>,
-    /// The notices of the socket that come before it.
+    /// The ephemeral frames of the socket that come before it.
     after: u64,
 }
 
-/// The send in progress, and those that wait.
+/// The command in progress, and those that wait.
 #[derive(Default)]
-pub struct Sends {
-    sending: Option<Pin<Box<dyn Future<Output = FinishedSend> + Send>>>,
+pub struct CommandQueue {
+    running: Option<Pin<Box<dyn Future<Output = FinishedCommand> + Send>>>,
     pending: VecDeque<Pending>,
     pending_bytes: usize,
 }
 
-impl Sends {
-    /// Whether another send may wait.
+impl CommandQueue {
+    /// Whether another command may wait.
     pub fn has_room(&self) -> bool {
-        self.pending.len() < MAX_PENDING_SENDS && self.pending_bytes < MAX_PENDING_BYTES
+        self.pending.len() < MAX_PENDING_COMMANDS && self.pending_bytes < MAX_PENDING_BYTES
     }
 
-    /// Whether no send is in progress and none waits.
+    /// Whether no command is in progress and none waits.
     pub fn is_idle(&self) -> bool {
-        self.sending.is_none() && self.pending.is_empty()
+        self.running.is_none() && self.pending.is_empty()
     }
 
-    /// Queues a frame behind the first `after` notices of the socket.
+    /// Queues a frame behind the first `after` ephemeral frames of the socket.
     pub fn push(
         &mut self,
         reference: Value,
@@ -138,10 +138,10 @@ impl Sends {
         });
     }
 
-    /// Starts the next send if none is in progress and `finished` notices are over.
+    /// Starts the next command if none is in progress and `finished` ephemeral frames are over.
     pub fn start_next(&mut self, gateway: &Gateway, client: &AuthenticatedClient, finished: u64) {
         let is_due = |next: &mut Pending| next.after <= finished;
-        if self.sending.is_some() {
+        if self.running.is_some() {
             return;
         }
         let Some(Pending {
@@ -155,7 +155,7 @@ impl Sends {
             return;
         };
         self.pending_bytes -= body.len();
-        let sending = Sending {
+        let runner = CommandRunner {
             limits: gateway.limits.clone(),
             work: gateway.work.clone(),
             message_writer: gateway.message_writer.clone(),
@@ -167,34 +167,34 @@ impl Sends {
         let random = gateway.random.clone();
         let span = trace::of_frame(target.frame(), || random.fraction());
         let answered = async move {
-            let outcome = sending.perform(&target, &body).await;
+            let outcome = runner.perform(&target, &body).await;
             drop(permit);
             let stream = match target {
                 Target::Stream(stream, _) => Some(stream),
                 _ => None,
             };
-            FinishedSend {
+            FinishedCommand {
                 reference,
                 stream,
                 outcome,
             }
         };
-        self.sending = Some(Box::pin(answered.instrument(span)));
+        self.running = Some(Box::pin(answered.instrument(span)));
     }
 
-    /// The outcome of the send in progress; never, if there is none. Cancel safe.
-    pub async fn answered(&mut self) -> FinishedSend {
-        let Some(sending) = &mut self.sending else {
+    /// The outcome of the command in progress; never, if there is none. Cancel safe.
+    pub async fn answered(&mut self) -> FinishedCommand {
+        let Some(running) = &mut self.running else {
             return std::future::pending().await;
         };
-        let answer = sending.await;
-        self.sending = None;
+        let answer = running.await;
+        self.running = None;
         answer
     }
 }
 
-/// The handles that a send needs of its socket and node.
-struct Sending {
+/// The handles that a command needs of its socket and node.
+struct CommandRunner {
     limits: Limits,
     work: UnitOfWork,
     message_writer: MessageWriter,
@@ -204,7 +204,7 @@ struct Sending {
     credential: Credential,
 }
 
-impl Sending {
+impl CommandRunner {
     async fn perform(&self, target: &Target, body: &str) -> Result<Outcome> {
         match target {
             Target::ToolRequest => Box::pin(self.request(body)).await.map(Outcome::Requested),
@@ -323,9 +323,9 @@ pub fn refuse(socket: &mut Socket, reference: &Value, stream: Option<&StreamId>,
     socket.feed(&frames::refused(reference, stream, error));
 }
 
-/// Queues the outcome of a send.
-pub fn answer(socket: &mut Socket, answered: &FinishedSend) -> Result<(), SessionEnd> {
-    let FinishedSend {
+/// Queues the outcome of a command.
+pub fn answer(socket: &mut Socket, answered: &FinishedCommand) -> Result<(), SessionEnd> {
+    let FinishedCommand {
         reference,
         stream,
         outcome,
