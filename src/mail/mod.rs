@@ -26,11 +26,11 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Mailer {
     from: Mailbox,
     templates: Templates,
-    way: Way,
+    transport: MailTransport,
 }
 
 #[derive(Clone)]
-enum Way {
+enum MailTransport {
     Smtp(AsyncSmtpTransport<Tokio1Executor>),
     Files(AsyncFileTransport<Tokio1Executor>),
 }
@@ -69,12 +69,12 @@ impl Mailer {
     pub fn new(config: &Config) -> Result<Self, Failure> {
         let url = config.mail_url.expose_secret();
         let templates = Templates::load(config.mail_templates.as_deref());
-        let way = match url.strip_prefix("file://") {
+        let transport = match url.strip_prefix("file://") {
             Some(folder) => {
                 std::fs::create_dir_all(folder)?;
-                Way::Files(AsyncFileTransport::new(folder))
+                MailTransport::Files(AsyncFileTransport::new(folder))
             }
-            None => Way::Smtp(
+            None => MailTransport::Smtp(
                 AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?
                     .timeout(Some(SEND_TIMEOUT))
                     .build(),
@@ -83,13 +83,13 @@ impl Mailer {
         Ok(Mailer {
             from: config.mail_from.parse()?,
             templates: templates.map_err(|faults| faults.join("; "))?,
-            way,
+            transport,
         })
     }
 
     /// Connects and logs in, and sends nothing.
     pub async fn check(&self) -> Result<(), Failure> {
-        if let Way::Smtp(smtp) = &self.way
+        if let MailTransport::Smtp(smtp) = &self.transport
             && !smtp.test_connection().await?
         {
             return Err("the mail server refuses the connection".into());
@@ -117,8 +117,8 @@ impl Mailer {
             .subject(written.subject)
             .header(ContentType::TEXT_PLAIN)
             .body(written.text)?;
-        match &self.way {
-            Way::Smtp(smtp) => {
+        match &self.transport {
+            MailTransport::Smtp(smtp) => {
                 // A server's refusal quotes the address, so only its number is reported.
                 let sent = tokio::time::timeout(SEND_TIMEOUT, smtp.send(mail)).await?;
                 sent.map_err(|error| match error.status() {
@@ -126,7 +126,7 @@ impl Mailer {
                     None => "the mail server could not be reached".to_owned(),
                 })?;
             }
-            Way::Files(files) => drop(files.send(mail).await?),
+            MailTransport::Files(files) => drop(files.send(mail).await?),
         }
         Ok(())
     }

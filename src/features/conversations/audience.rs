@@ -121,9 +121,9 @@ impl Audience {
         if me.detached {
             return Err(Code::RelationRevoked.into());
         }
-        let silent = matches!(speaker, Principal::Agent(_)).then(|| speaker.id());
+        let excluded = matches!(speaker, Principal::Agent(_)).then(|| speaker.id());
         Ok(recipients(&members)
-            .filter(|id| Some(*id) != silent)
+            .filter(|id| Some(*id) != excluded)
             .collect())
     }
 

@@ -12,7 +12,7 @@ use blindpipe_protocol::shares::{
 use super::{
     page,
     rules::{self, Subject},
-    store::{self, OpenedShare, Thing},
+    store::{self, OpenedShare, ShareTarget},
 };
 use crate::{
     auth::user::{User, lock_live_session},
@@ -93,8 +93,8 @@ pub async fn open(
 
 fn shown(objects: &Objects, hash: &[u8; 32], opened: OpenedShare) -> ShareCard {
     let expires_at = opened.expires_at.into();
-    match opened.thing {
-        Thing::File(key, content, filename) => {
+    match opened.target {
+        ShareTarget::File(key, content, filename) => {
             let share = hash.iter().map(|byte| format!("{byte:02x}"));
             let share: String = share.collect();
             let (url, end) = objects
@@ -109,13 +109,13 @@ fn shown(objects: &Objects, hash: &[u8; 32], opened: OpenedShare) -> ShareCard {
                 expires_at,
             })
         }
-        Thing::Agent(agent_id, display_name, description) => ShareCard::Agent(SharedAgent {
+        ShareTarget::Agent(agent_id, display_name, description) => ShareCard::Agent(SharedAgent {
             agent_id,
             display_name,
             description,
             expires_at,
         }),
-        Thing::Contact(user_id, display_name) => ShareCard::Contact(SharedContact {
+        ShareTarget::Contact(user_id, display_name) => ShareCard::Contact(SharedContact {
             user_id,
             display_name,
             expires_at,

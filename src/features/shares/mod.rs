@@ -1,7 +1,7 @@
 //! Shares: links that show a file, an agent's card or a contact to anyone who has them.
 //!
 //! Promises: a share opens exactly as often as it may, however many clients race. A share that is
-//! unknown, expired, used up or without its thing looks the same. The table holds only hashes of
+//! unknown, expired, used up or without its target looks the same. The table holds only hashes of
 //! ids. The key of a file stays behind `#` in the link, where it never reaches the server.
 //!
 //! An id has 190 random bits. A single statement checks the share and its subject, and records the

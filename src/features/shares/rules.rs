@@ -13,7 +13,7 @@ use crate::{
     limits::quotas::MAX_SHARE_TTL,
 };
 
-/// The thing that a new share shows.
+/// The target of a new share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     File(FileId),

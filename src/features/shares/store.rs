@@ -61,13 +61,13 @@ pub async fn insert(
 
 /// A share that opens.
 pub struct OpenedShare {
-    pub thing: Thing,
+    pub target: ShareTarget,
     /// The end of the share.
     pub expires_at: DateTime<Utc>,
 }
 
-/// The thing that an open share shows.
-pub enum Thing {
+/// The target of an open share.
+pub enum ShareTarget {
     File(ObjectKey, Content, Filename),
     /// Id, display name and purpose.
     Agent(AgentId, String, Option<String>),
@@ -99,8 +99,8 @@ pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Open
         )
         .await?;
     let Some(row) = row else { return Ok(None) };
-    let thing = match row.get("kind") {
-        ShareKind::File => Thing::File(
+    let target = match row.get("kind") {
+        ShareKind::File => ShareTarget::File(
             ObjectKey::from_stored(row.get("object_key")),
             Content {
                 size: u64::try_from(row.get::<_, i64>("size")).unwrap_or_default(),
@@ -108,15 +108,15 @@ pub async fn open(db: &Db, hash: &[u8; 32], accesses: i32) -> Result<Option<Open
             },
             Filename(row.get("filename")),
         ),
-        ShareKind::Agent => Thing::Agent(
+        ShareKind::Agent => ShareTarget::Agent(
             row.get("agent_id"),
             row.get("display_name"),
             row.get("description"),
         ),
-        ShareKind::Contact => Thing::Contact(row.get("owner_id"), row.get("owner_name")),
+        ShareKind::Contact => ShareTarget::Contact(row.get("owner_id"), row.get("owner_name")),
     };
     let expires_at = row.get("expires_at");
-    Ok(Some(OpenedShare { thing, expires_at }))
+    Ok(Some(OpenedShare { target, expires_at }))
 }
 
 /// Deletes a share of the owner's; false if there is none.

@@ -174,7 +174,7 @@ impl Streams {
             _ => Sign::Status(&text),
         };
         self.sign(key, conversation_id, sign).await?;
-        self.announce(&listeners, key, conversation_id, action, text);
+        self.publish_frame(&listeners, key, conversation_id, action, text);
         Ok(())
     }
 
@@ -285,7 +285,7 @@ impl Streams {
         // Without Postgres the recipients are unknown. Their nodes look the stream up later.
         if let Ok(listeners) = self.audience.all(conversation).await {
             let text = ended(key, conversation, ending);
-            self.announce(&listeners, key, conversation, StreamAction::Cancelled, text);
+            self.publish_frame(&listeners, key, conversation, StreamAction::Cancelled, text);
         }
     }
 
@@ -308,7 +308,7 @@ impl Streams {
         };
         listeners.retain(|id| *id != key.agent.into());
         let text = ended(key, conversation, &ending);
-        self.announce(&listeners, key, conversation, StreamAction::Ended, text);
+        self.publish_frame(&listeners, key, conversation, StreamAction::Ended, text);
     }
 
     /// Ends the open streams of an agent in a conversation, for a user who has stopped the agent.
@@ -330,7 +330,7 @@ impl Streams {
         }
     }
 
-    fn announce(
+    fn publish_frame(
         &self,
         listeners: &[PrincipalId],
         key: &StreamKey,

@@ -136,7 +136,7 @@ impl Streams {
                 sender: sender(key),
             }));
             let begun = StreamAction::Begun;
-            self.announce(&listeners, key, target.conversation, begun, text);
+            self.publish_frame(&listeners, key, target.conversation, begun, text);
             return Ok(());
         }
         Err(Error::full())

@@ -380,8 +380,8 @@ mod tests {
         );
         syncs.record_sent(key, Some(2));
         let held = syncs.take_held();
-        let told: Vec<_> = held.iter().filter(|event| syncs.allow(event)).collect();
-        let told: Vec<_> = told.into_iter().map(action).collect();
-        assert_eq!(told, [StreamAction::Delta(2), StreamAction::Status]);
+        let allowed: Vec<_> = held.iter().filter(|event| syncs.allow(event)).collect();
+        let allowed: Vec<_> = allowed.into_iter().map(action).collect();
+        assert_eq!(allowed, [StreamAction::Delta(2), StreamAction::Status]);
     }
 }

@@ -27,7 +27,7 @@ pub async fn typing(
     } = body;
     let sender = Principal::Agent(agent.id);
     let expires_at = typing
-        .announce(sender, None, conversation_id, state, None)
+        .publish_state(sender, None, conversation_id, state, None)
         .await?;
     Ok(Data(TypingAnswer {
         conversation_id,

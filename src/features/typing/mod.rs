@@ -45,13 +45,13 @@ impl Typing {
             }
         }
         let device = Some(device).filter(|device| !device.is_empty());
-        self.announce(sender, device, conversation, state, Some(but))
+        self.publish_state(sender, device, conversation, state, Some(but))
             .await?;
         Ok(())
     }
 
     /// Tells the members' sockets, except `but`; returns until when it holds.
-    async fn announce(
+    async fn publish_state(
         &self,
         sender: Principal,
         device: Option<&str>,

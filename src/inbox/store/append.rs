@@ -82,7 +82,7 @@ pub async fn append_all(
         .iter()
         .find_map(|row| row.get("created_at"))
         .unwrap_or_default();
-    let mut told: Vec<_> = events
+    let mut appended: Vec<_> = events
         .iter()
         .map(|event| (at, Vec::with_capacity(event.recipients.len())))
         .collect();
@@ -94,7 +94,9 @@ pub async fn append_all(
         let head: i64 = row.get("head_seq");
         let has_webhook = row.get::<_, Option<bool>>("has_webhook") == Some(true);
         for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>("ns")) {
-            let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
+            let event = usize::try_from(n - 1)
+                .ok()
+                .and_then(|n| appended.get_mut(n));
             let delivery = Delivery {
                 recipient,
                 seq,
@@ -105,7 +107,7 @@ pub async fn append_all(
                 .for_each(|(_, deliveries)| deliveries.push(delivery));
         }
     }
-    Ok(told)
+    Ok(appended)
 }
 
 pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {

@@ -6,7 +6,7 @@
 //! look. Redis may lose everything: the agent's client then begins its streams again.
 
 mod indexes;
-mod seal;
+mod mac;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use blindpipe_protocol::time::Timestamp;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use self::seal::{Part, StateSeal};
+use self::mac::{Part, StateMac};
 use super::id::{StreamId, StreamKey, StreamTarget};
 use crate::{
     auth::server_secret::ServerSecret,
@@ -129,7 +129,7 @@ pub enum Look {
 pub struct StreamState {
     redis: Redis,
     clock: Clock,
-    seal: StateSeal,
+    mac: StateMac,
     scripts: Arc<Scripts>,
 }
 
@@ -144,7 +144,7 @@ impl StreamState {
         StreamState {
             redis,
             clock,
-            seal: StateSeal::new(secret),
+            mac: StateMac::new(secret),
             scripts: Arc::new(Scripts {
                 streams: Script::new(include_str!("streams.lua")),
                 index: Script::new(include_str!("index.lua")),
@@ -175,12 +175,12 @@ impl StreamState {
             let is_over = u8::from(known.ending.is_some());
             format!("{} {} {is_over}", known.life, known.home.generation)
         });
-        let sealed = serde_json::to_string(home).unwrap_or_default();
+        let signed = serde_json::to_string(home).unwrap_or_default();
         let answered = home.in_reply_to.map(|id| id.to_string());
         let args = vec![
             found.into(),
             Bytes::from(life.to_string()),
-            self.seal.seal(key, life, Part::Home, &sealed),
+            self.mac.sign(key, life, Part::Home, &signed),
             home.conversation.to_string().into(),
             answered.unwrap_or_default().into(),
             text(home.generation),
@@ -210,7 +210,7 @@ impl StreamState {
         let operation = match sign {
             Sign::Delta(n, frame) => {
                 args.extend([
-                    self.seal.seal(key, life, Part::Delta(*n), frame),
+                    self.mac.sign(key, life, Part::Delta(*n), frame),
                     text(n),
                     rate(),
                     text(MAX_STREAM_BACKLOG_DELTAS),
@@ -220,7 +220,7 @@ impl StreamState {
             }
             Sign::Checkpoint(n, frame) => {
                 args.extend([
-                    self.seal.seal(key, life, Part::Checkpoint, frame),
+                    self.mac.sign(key, life, Part::Checkpoint, frame),
                     text(n),
                     text(STREAM_CHECKPOINT_INTERVAL.as_millis()),
                     max_bytes(),
@@ -228,8 +228,8 @@ impl StreamState {
                 "checkpoint"
             }
             Sign::Status(frame) => {
-                let sealed = self.seal.seal(key, life, Part::Status, frame);
-                args.extend([sealed, rate(), max_bytes()]);
+                let signed = self.mac.sign(key, life, Part::Status, frame);
+                args.extend([signed, rate(), max_bytes()]);
                 "status"
             }
             Sign::KeepAlive => "keepalive",
@@ -257,7 +257,7 @@ impl StreamState {
         let args = vec![
             Bytes::new(),
             conversation.to_string().into(),
-            self.seal_end(key.agent, ending),
+            self.sign_end(key.agent, ending),
             if goes { "1" } else { "" }.into(),
         ];
         let answer = self.call("close", key, args).await?;
@@ -282,7 +282,7 @@ impl StreamState {
         let args = vec![
             conversation.to_string().into(),
             answered.unwrap_or_default().into(),
-            self.seal_end(agent, ending),
+            self.sign_end(agent, ending),
         ];
         let names = self.ask("stop", agent, "", args).await?;
         let names = names.iter().filter_map(|name| named(name));
@@ -294,7 +294,7 @@ impl StreamState {
     pub async fn look(&self, key: &StreamKey, ending: &Ending) -> Result<Look, Away> {
         let args = vec![
             text(STREAM_IDLE_TIMEOUT.as_millis()),
-            self.seal_end(key.agent, ending),
+            self.sign_end(key.agent, ending),
         ];
         let answer = self.call("idle", key, args).await?;
         let home = || {
@@ -328,7 +328,7 @@ impl StreamState {
         let [first, checkpoint, status, deltas @ ..] = answer.get(7..).unwrap_or_default() else {
             return Err(Away);
         };
-        let open = |part, sealed: &Bytes| self.seal.open(key, &known.life, part, sealed);
+        let open = |part, signed: &Bytes| self.mac.verify(key, &known.life, part, signed);
         let first = number(first)
             .and_then(|n| u64::try_from(n).ok())
             .ok_or(Away)?;
@@ -336,14 +336,14 @@ impl StreamState {
         Ok(Some(Content {
             checkpoint: open(Part::Checkpoint, checkpoint),
             deltas: deltas
-                .filter_map(|(n, sealed)| open(Part::Delta(n), sealed))
+                .filter_map(|(n, signed)| open(Part::Delta(n), signed))
                 .collect(),
             status: open(Part::Status, status),
             known,
         }))
     }
 
-    /// Reads the description of a stream, if a node sealed its home.
+    /// Reads the description of a stream, if a node signed its home.
     fn known(&self, key: &StreamKey, answer: &[Bytes]) -> Option<StreamRecord> {
         let [_, life, home, next, sign, ending, waiting, ..] = answer else {
             return None;
@@ -352,7 +352,7 @@ impl StreamState {
         let ending = match ending.is_empty() {
             true => None,
             false => {
-                let text = self.seal.open_end(key.agent, ending)?;
+                let text = self.mac.verify_end(key.agent, ending)?;
                 Some(serde_json::from_str(&text).ok()?)
             }
         };
@@ -366,14 +366,14 @@ impl StreamState {
         })
     }
 
-    fn home(&self, key: &StreamKey, life: &str, sealed: &[u8]) -> Option<Home> {
-        let text = self.seal.open(key, life, Part::Home, sealed)?;
+    fn home(&self, key: &StreamKey, life: &str, signed: &[u8]) -> Option<Home> {
+        let text = self.mac.verify(key, life, Part::Home, signed)?;
         serde_json::from_str(&text).ok()
     }
 
-    fn seal_end(&self, agent: AgentId, ending: &Ending) -> Bytes {
+    fn sign_end(&self, agent: AgentId, ending: &Ending) -> Bytes {
         let text = serde_json::to_string(ending).unwrap_or_default();
-        self.seal.seal_end(agent, &text)
+        self.mac.sign_end(agent, &text)
     }
 
     async fn call(

@@ -1,7 +1,7 @@
-//! The seal of what Redis keeps of streams. Access to Redis is not trusted: a party that can write
+//! The MAC of what Redis keeps of streams. Access to Redis is not trusted: a party that can write
 //! there must not put words into an agent's mouth, nor lead a stream into another conversation.
 //!
-//! A sealed value is a MAC of 16 bytes and the text. The MAC covers the agent, the stream, the
+//! A signed value is a MAC of 16 bytes and the text. The MAC covers the agent, the stream, the
 //! stream's life and the part that the text is, so a value cannot be moved.
 
 use bytes::Bytes;
@@ -37,20 +37,20 @@ impl Part {
     }
 }
 
-/// Seals and opens. Clones share the keys.
+/// Signs and verifies. Clones share the keys.
 #[derive(Clone)]
-pub struct StateSeal(MacKeyRing);
+pub struct StateMac(MacKeyRing);
 
-impl StateSeal {
+impl StateMac {
     pub fn new(secret: &ServerSecret) -> Self {
-        StateSeal(secret.derive("state of streams"))
+        StateMac(secret.derive("state of streams"))
     }
 
-    /// Seals a part of the life `life` of a stream.
-    pub fn seal(&self, key: &StreamKey, life: &str, part: Part, text: &str) -> Bytes {
+    /// Signs a part of the life `life` of a stream.
+    pub fn sign(&self, key: &StreamKey, life: &str, part: Part, text: &str) -> Bytes {
         let stream = key.stream.as_str();
         let name = part.name();
-        self.sealed(
+        self.signed(
             text,
             &[
                 key.agent.0.as_bytes(),
@@ -62,9 +62,9 @@ impl StateSeal {
         )
     }
 
-    /// The text of a part, if a node sealed it for this place.
-    pub fn open(&self, key: &StreamKey, life: &str, part: Part, sealed: &[u8]) -> Option<String> {
-        let (mac, text) = sealed.split_at_checked(MIN_MAC_BYTES)?;
+    /// The text of a part, if a node signed it for this place.
+    pub fn verify(&self, key: &StreamKey, life: &str, part: Part, signed: &[u8]) -> Option<String> {
+        let (mac, text) = signed.split_at_checked(MIN_MAC_BYTES)?;
         let stream = key.stream.as_str();
         let name = part.name();
         let parts = [
@@ -74,26 +74,26 @@ impl StateSeal {
             name.as_bytes(),
             text,
         ];
-        self.opened(mac, &parts, text)
+        self.text_of(mac, &parts, text)
     }
 
-    /// Seals the end of a stream of `agent`. A stop ends streams whose names it does not know.
-    pub fn seal_end(&self, agent: AgentId, text: &str) -> Bytes {
-        self.sealed(text, &[agent.0.as_bytes(), b"end", text.as_bytes()])
+    /// Signs the end of a stream of `agent`. A stop ends streams whose names it does not know.
+    pub fn sign_end(&self, agent: AgentId, text: &str) -> Bytes {
+        self.signed(text, &[agent.0.as_bytes(), b"end", text.as_bytes()])
     }
 
-    /// The text of an end, if a node sealed it for this agent.
-    pub fn open_end(&self, agent: AgentId, sealed: &[u8]) -> Option<String> {
-        let (mac, text) = sealed.split_at_checked(MIN_MAC_BYTES)?;
-        self.opened(mac, &[agent.0.as_bytes(), b"end", text], text)
+    /// The text of an end, if a node signed it for this agent.
+    pub fn verify_end(&self, agent: AgentId, signed: &[u8]) -> Option<String> {
+        let (mac, text) = signed.split_at_checked(MIN_MAC_BYTES)?;
+        self.text_of(mac, &[agent.0.as_bytes(), b"end", text], text)
     }
 
-    fn sealed(&self, text: &str, parts: &[&[u8]]) -> Bytes {
+    fn signed(&self, text: &str, parts: &[&[u8]]) -> Bytes {
         let mac = self.0.sign(parts);
         [&mac[..MIN_MAC_BYTES], text.as_bytes()].concat().into()
     }
 
-    fn opened(&self, mac: &[u8], parts: &[&[u8]], text: &[u8]) -> Option<String> {
+    fn text_of(&self, mac: &[u8], parts: &[&[u8]], text: &[u8]) -> Option<String> {
         let is_ours = self.0.verify(parts, mac);
         is_ours.then(|| String::from_utf8(text.to_vec()).ok())?
     }
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn a_sealed_part_opens_in_its_place_only() {
         let random = Random::seeded(Clock::default(), [5; 32]);
-        let seal = StateSeal::new(&ServerSecret([vec![1; 32]].into()));
+        let state_mac = StateMac::new(&ServerSecret([vec![1; 32]].into()));
         let key = |name: &str| StreamKey {
             agent: AgentId::NIL,
             stream: name.parse().expect("a name"),
         };
-        let sealed = seal.seal(&key("s"), "life", Part::Delta(3), "text");
-        let open = |key: &StreamKey, life, part| seal.open(key, life, part, &sealed);
+        let signed = state_mac.sign(&key("s"), "life", Part::Delta(3), "text");
+        let open = |key: &StreamKey, life, part| state_mac.verify(key, life, part, &signed);
         assert_eq!(
             open(&key("s"), "life", Part::Delta(3)).as_deref(),
             Some("text")
@@ -143,9 +143,12 @@ mod tests {
             ..key("s")
         };
         assert_eq!(open(&other, "life", Part::Delta(3)), None, "another agent");
-        let end = seal.seal_end(other.agent, "{}");
-        assert_eq!(seal.open_end(other.agent, &end).as_deref(), Some("{}"));
-        assert_eq!(seal.open_end(key("s").agent, &end), None);
-        assert_eq!(seal.open_end(other.agent, b"short"), None);
+        let end = state_mac.sign_end(other.agent, "{}");
+        assert_eq!(
+            state_mac.verify_end(other.agent, &end).as_deref(),
+            Some("{}")
+        );
+        assert_eq!(state_mac.verify_end(key("s").agent, &end), None);
+        assert_eq!(state_mac.verify_end(other.agent, b"short"), None);
     }
 }
