@@ -189,8 +189,8 @@ impl Schedule {
                 files::measure(db, self.files_bytes_alert).await?;
                 retention::measure(db).await
             }
-            Upkeep::TellMarks => conversations::tell_forgotten_marks(&self.work).await,
-            Upkeep::TellEndingKeys => agents::tell_ending_keys(&self.work).await,
+            Upkeep::PublishReadMarks => conversations::publish_forgotten_marks(&self.work).await,
+            Upkeep::PublishEndingKeys => agents::publish_ending_keys(&self.work).await,
             Upkeep::PublishDigest => {
                 let objects = self.publishes_digests.then_some(&self.objects);
                 access_log::publish_digest(db, objects).await
@@ -234,7 +234,7 @@ impl Schedule {
                 approvals::end_of_member(&self.work, conversation, principal).await
             }
             ConsentEnd::Device(user, device) => {
-                tool_calls::end_silence_of_device(&self.work, user, &device).await
+                tool_calls::revoke_consent_of_device(&self.work, user, &device).await
             }
         }
     }
@@ -323,7 +323,7 @@ impl Perform for Schedule {
                 while paced(files::end_unread(self.work.db(), conversation)).await? {}
                 Ok(())
             }
-            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
+            Job::Announce { principal } => Ok(announcements::publish(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

@@ -65,8 +65,8 @@ catalogue! {
         RotateDeliveries  = ("rotate_webhook_log",       3600);
         LogPushes         = ("log_pushes",               60);
         MeasureRetention  = ("measure_retention",        60);
-        TellMarks         = ("tell_read_marks",          30);
-        TellEndingKeys    = ("tell_ending_agent_keys", 300);
+        PublishReadMarks         = ("tell_read_marks",          30);
+        PublishEndingKeys    = ("tell_ending_agent_keys", 300);
         PublishDigest     = ("publish_access_log_digest", 3600);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     telemetry::trace::{self, TraceContext},
 };
 
-/// The time that a claim is valid without a renewal.
+/// The time that a lease is valid without a renewal.
 pub const LEASE: Duration = Duration::from_secs(60);
 
 /// A job to put into the queue.
@@ -24,9 +24,9 @@ pub struct NewJob {
     pub delay: Duration,
 }
 
-/// A job that its caller holds for a lease.
+/// The hold of a caller on a job, for a time.
 #[derive(Clone, Copy)]
-pub struct Claim {
+pub struct Lease {
     /// The kind of the job.
     pub kind: Kind,
     /// The number of attempts, with the present one.
@@ -67,7 +67,7 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
 
 /// Claims due jobs, at counts as many of each kind as there is capacity for. A payload that this
 /// build cannot read is `None`.
-pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
+pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Lease, Option<Job>)>> {
     let kinds: Vec<&str> = capacity.iter().map(|(kind, _)| kind.row().0).collect();
     let counts: Vec<i32> = capacity.iter().map(|(_, n)| *n).collect();
     let client = db.write().await?;
@@ -90,9 +90,9 @@ pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Opti
             &[&kinds, &counts, &LEASE.as_secs_f64()],
         )
         .await?;
-    let claims = rows.iter().filter_map(|row| {
+    let leases = rows.iter().filter_map(|row| {
         let kind = Kind::from_name(row.get("kind"))?;
-        let claim = Claim {
+        let lease = Lease {
             kind,
             attempts: row.get("attempts"),
             trace: row
@@ -100,40 +100,40 @@ pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Opti
                 .and_then(|trace| trace.parse().ok()),
             id: row.get("job_id"),
         };
-        Some((claim, Job::from_payload(row.get("payload"))))
+        Some((lease, Job::from_payload(row.get("payload"))))
     });
-    Ok(claims.collect())
+    Ok(leases.collect())
 }
 
 /// Renews the lease; false if another worker has the job.
-pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
+pub async fn renew(db: &Db, lease: Lease) -> Result<bool> {
     let client = db.write().await?;
     let renewed = client
         .execute(
             "-- jobs.renew
             update job set leased_until = app_now() + make_interval(secs => $3)
             where job_id = $1 and attempts = $2 and failed_at is null",
-            &[&claim.id, &claim.attempts, &LEASE.as_secs_f64()],
+            &[&lease.id, &lease.attempts, &LEASE.as_secs_f64()],
         )
         .await?;
     Ok(renewed > 0)
 }
 
 /// Removes a job that is done.
-pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
+pub async fn finish(db: &Db, lease: Lease) -> Result<()> {
     let client = db.write().await?;
     client
         .execute(
             "-- jobs.finish
             delete from job where job_id = $1 and attempts = $2",
-            &[&claim.id, &claim.attempts],
+            &[&lease.id, &lease.attempts],
         )
         .await?;
     Ok(())
 }
 
 /// Schedules another attempt of a job.
-pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
+pub async fn retry(db: &Db, lease: Lease, why: &Error) -> Result<()> {
     let client = db.write().await?;
     client
         .execute(
@@ -141,9 +141,9 @@ pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
             update job set run_at = app_now() + make_interval(secs => $3), leased_until = null, last_error = $4
             where job_id = $1 and attempts = $2",
             &[
-                &claim.id,
-                &claim.attempts,
-                &claim.kind.backoff(claim.attempts).as_secs_f64(),
+                &lease.id,
+                &lease.attempts,
+                &lease.kind.backoff(lease.attempts).as_secs_f64(),
                 &format!("{why:?}"),
             ],
         )
@@ -152,7 +152,7 @@ pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
 }
 
 /// Gives up a job. Its row stays for a week.
-pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
+pub async fn fail(db: &Db, lease: Lease, why: &Error) -> Result<()> {
     let client = db.write().await?;
     client
         .execute(
@@ -160,7 +160,7 @@ pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
             update job set failed_at = app_now(), expires_at = app_now() + interval '7 days', leased_until = null,
                 last_error = $3
             where job_id = $1 and attempts = $2",
-            &[&claim.id, &claim.attempts, &format!("{why:?}")],
+            &[&lease.id, &lease.attempts, &format!("{why:?}")],
         )
         .await?;
     Ok(())

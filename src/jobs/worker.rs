@@ -9,7 +9,7 @@ use tracing::{Instrument, Span};
 
 use super::{
     Job, JobError, Kind,
-    queue::{self, Claim},
+    queue::{self, Lease},
 };
 use crate::{db::Db, error::Result, metrics, supervisor, telemetry::trace};
 
@@ -49,13 +49,13 @@ impl<P: Perform> Worker<P> {
         let mut running = HashMap::new();
         loop {
             match queue::claim(&self.db, &capacity(&running)).await {
-                Ok(claims) => {
-                    for (claim, job) in claims {
-                        let name = job.as_ref().map_or(claim.kind.row().0, Job::name);
-                        let span = trace::of_follower("job", name, "consumer", claim.trace);
-                        let attempt = self.clone().attempt(claim, name, job);
+                Ok(leases) => {
+                    for (lease, job) in leases {
+                        let name = job.as_ref().map_or(lease.kind.row().0, Job::name);
+                        let span = trace::of_follower("job", name, "consumer", lease.trace);
+                        let attempt = self.clone().attempt(lease, name, job);
                         let task = tasks.spawn(attempt.instrument(span));
-                        running.insert(task.id(), claim.kind);
+                        running.insert(task.id(), lease.kind);
                     }
                 }
                 Err(error) => error.log_in("jobs.claim", "the worker claims again in a second"),
@@ -74,7 +74,7 @@ impl<P: Perform> Worker<P> {
         tokio::time::timeout(STOP_TIMEOUT, rest).await.ok();
     }
 
-    async fn attempt(self, claim: Claim, name: &'static str, job: Option<Job>) {
+    async fn attempt(self, lease: Lease, name: &'static str, job: Option<Job>) {
         let started = Instant::now();
         let outcome = match job {
             Some(job) => tokio::select! {
@@ -82,7 +82,7 @@ impl<P: Perform> Worker<P> {
                     Some(outcome) => outcome,
                     None => return,
                 },
-                () = self.hold(claim) => return,
+                () = self.hold(lease) => return,
             },
             None => Err(JobError::Fail(queue::unreadable())),
         };
@@ -94,26 +94,26 @@ impl<P: Perform> Worker<P> {
         metrics::job(name, word, started.elapsed());
         Span::current().record("outcome", word);
         let settled = match outcome {
-            Ok(()) => queue::finish(&self.db, claim).await,
+            Ok(()) => queue::finish(&self.db, lease).await,
             Err(JobError::Retry(why)) => {
                 tracing::warn!(
                     operation = name,
-                    attempts = claim.attempts,
+                    attempts = lease.attempts,
                     cause = ?why,
                     remedy = "the job is tried again after a wait",
                     "a job failed"
                 );
-                queue::retry(&self.db, claim, &why).await
+                queue::retry(&self.db, lease, &why).await
             }
             Err(JobError::Fail(why)) => {
                 tracing::error!(
                     operation = name,
-                    attempts = claim.attempts,
+                    attempts = lease.attempts,
                     cause = ?why,
                     remedy = "the job is given up and kept for a week",
                     "a job failed"
                 );
-                queue::fail(&self.db, claim, &why).await
+                queue::fail(&self.db, lease, &why).await
             }
         };
         if let Err(error) = settled {
@@ -131,10 +131,10 @@ impl<P: Perform> Worker<P> {
     }
 
     /// Renews the lease; returns when another worker has the job.
-    async fn hold(&self, claim: Claim) {
+    async fn hold(&self, lease: Lease) {
         loop {
             tokio::time::sleep(queue::LEASE / 3).await;
-            match queue::renew(&self.db, claim).await {
+            match queue::renew(&self.db, lease).await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => error.log_in(

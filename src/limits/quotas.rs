@@ -174,9 +174,9 @@ pub const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time from any other call of a tool to its answer. Devices refuse older requests.
 pub const TOOL_CALL_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time since the last call of medium sensitivity in which the next one needs no prompt.
-pub const SILENT_WINDOW: Duration = Duration::from_secs(86_400);
+pub const CONSENT_WINDOW: Duration = Duration::from_secs(86_400);
 /// Time from a prompt to the next one, however many calls of medium sensitivity slide the window.
-pub const MAX_SILENCE: Duration = Duration::from_secs(30 * 86_400);
+pub const MAX_CONSENT: Duration = Duration::from_secs(30 * 86_400);
 /// Days that ended tool calls are kept, as long as the events about them.
 pub const TOOL_CALL_RETENTION_DAYS: i32 = 30;
 

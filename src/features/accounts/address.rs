@@ -6,7 +6,7 @@ use blindpipe_protocol::accounts::{Account, ChangeEmail, CodeSent, ConfirmEmail}
 use super::{
     http::{Accounts, refusal_of},
     me,
-    notices::{SecurityChange, tell},
+    notices::{SecurityChange, notify_address},
     store::{self, GivenChange},
 };
 use crate::{
@@ -44,7 +44,7 @@ pub async fn ask(
     let asked = accounts.work.run("accounts.ask_address", async |tx| {
         let present = store::hold(tx, &user).await?;
         store::put_change(tx, &user, &email, nonce, &present.device_locale).await?;
-        tell(tx, &present, SecurityChange::AddressAsked).await
+        notify_address(tx, &present, SecurityChange::AddressAsked).await
     });
     asked.await?;
     Ok(Data(CodeSent {
@@ -81,7 +81,7 @@ pub async fn confirm(
             return tx.commit_with(refusal);
         }
         let profile = store::change_address(tx, &user, &email).await?;
-        tell(tx, &present, SecurityChange::AddressChanged).await?;
+        notify_address(tx, &present, SecurityChange::AddressChanged).await?;
         Ok(profile)
     });
     let profile = confirmed.await?;

@@ -43,7 +43,7 @@ pub async fn notify(tx: &Tx, user: UserId, change: SecurityChange) -> Result<()>
 }
 
 /// Mails the address that an account has had before a change.
-pub async fn tell(tx: &Tx, before: &Profile, change: SecurityChange) -> Result<()> {
+pub async fn notify_address(tx: &Tx, before: &Profile, change: SecurityChange) -> Result<()> {
     tx.enqueue(Job::AddressNotice {
         recipient: before.email.clone(),
         locale: before.device_locale.clone(),

@@ -163,11 +163,11 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
 }
 
 /// Tells agents and owners of keys whose grace ends within three days, and again within a day.
-pub async fn tell_ending_keys(work: &UnitOfWork) -> Result<()> {
+pub async fn publish_ending_keys(work: &UnitOfWork) -> Result<()> {
     let mut is_more = true;
     while is_more {
-        let told = work.run("agents.tell_ending_keys", store::tell_ending_keys);
-        is_more = told.await?;
+        let published = work.run("agents.tell_ending_keys", store::publish_ending_keys);
+        is_more = published.await?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::{
 };
 
 catalogue! {
-    /// The stages in which an announcement's audience is told: (name in the column).
+    /// The stages in which an announcement's audience is notified: (name in the column).
     pub enum Stage: &'static str {
         First         = "first";
         Relations     = "relations";
@@ -29,7 +29,7 @@ catalogue! {
     }
 }
 
-/// The recipients of an announcement. They are looked up when they are told.
+/// The recipients of an announcement. They are looked up when they are notified.
 pub struct Audience {
     about: Principal,
     first: Vec<UserId>,
@@ -52,7 +52,7 @@ impl Audience {
         }
     }
 
-    /// Adds a recipient, who is told before the others.
+    /// Adds a recipient, who is notified before the others.
     pub fn and(mut self, user: UserId) -> Self {
         self.first.push(user);
         self
@@ -63,7 +63,7 @@ impl Audience {
 ///
 /// The caller has locked the row of the user or agent. So the announcements about a principal have
 /// an order.
-pub async fn announce(tx: &Tx, audience: &Audience, events: &[Event]) -> Result<()> {
+pub async fn broadcast(tx: &Tx, audience: &Audience, events: &[Event]) -> Result<()> {
     let mut ids = Vec::with_capacity(events.len());
     for event in events {
         ids.push(tx.record(event)?);
@@ -74,12 +74,12 @@ pub async fn announce(tx: &Tx, audience: &Audience, events: &[Event]) -> Result<
     Ok(())
 }
 
-/// Tells everybody the announcements about a principal, piece by piece. It goes on where an earlier
+/// Publishes the announcements about a principal, piece by piece. It resumes where an earlier
 /// run stopped.
-pub async fn tell(work: &UnitOfWork, principal: PrincipalId) -> Result<()> {
+pub async fn publish(work: &UnitOfWork, principal: PrincipalId) -> Result<()> {
     while work
         .run("announcements.tell", async |tx| {
-            store::tell_next(tx, principal).await
+            store::publish_next(tx, principal).await
         })
         .await?
     {}

@@ -12,7 +12,7 @@ use crate::{
 
 /// The most recipients of one transaction. At 20 µs each it holds their inboxes for some 10 ms.
 const MAX_PIECE_RECIPIENTS: i64 = 500;
-/// Rows of told recipients that one transaction deletes at the end.
+/// Rows of notified recipients that one transaction deletes at the end.
 const MAX_FORGOTTEN_RECIPIENTS: i64 = 5_000;
 
 /// Adds events to the walk that has not begun yet, or begins another one.
@@ -42,25 +42,25 @@ pub async fn add(tx: &Tx, audience: &Audience, events: &[EventId]) -> Result<()>
 }
 
 /// Tells the next recipients of a principal's oldest announcement. False once there is none.
-pub async fn tell_next(tx: &Tx, principal: PrincipalId) -> Result<bool> {
+pub async fn publish_next(tx: &Tx, principal: PrincipalId) -> Result<bool> {
     let Some(row) = oldest(tx, principal).await? else {
         return any(tx, principal).await;
     };
     let stage: &str = row.get("stage");
     match Stage::ALL.iter().find(|one| one.row() == stage) {
-        Some(Stage::First) => tell_first(tx, &row).await?,
-        Some(Stage::Relations) => tell_relations(tx, &row).await?,
-        Some(Stage::Conversations) => tell_members(tx, &row).await?,
+        Some(Stage::First) => publish_first(tx, &row).await?,
+        Some(Stage::Relations) => publish_to_relations(tx, &row).await?,
+        Some(Stage::Conversations) => publish_to_members(tx, &row).await?,
         Some(Stage::Done) | None => forget(tx, row.get("announcement_id")).await?,
     }
     Ok(true)
 }
 
-async fn tell_first(tx: &Tx, row: &Row) -> Result<()> {
+async fn publish_first(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
     let first: Vec<UserId> = row.get("first_recipients");
-    let told = mark_told(tx, id, users(first)).await?;
-    emit(tx, row, told).await?;
+    let published = mark_published(tx, id, users(first)).await?;
+    emit(tx, row, published).await?;
     let next = match row.get("principal_kind") {
         PrincipalKind::Agent => Stage::Relations,
         PrincipalKind::User => Stage::Conversations,
@@ -91,8 +91,12 @@ async fn any(tx: &Tx, principal: PrincipalId) -> Result<bool> {
     Ok(found.is_some())
 }
 
-/// Marks recipients as told. Returns those that were not told before.
-async fn mark_told(tx: &Tx, id: i64, mut recipients: Vec<Principal>) -> Result<Vec<Principal>> {
+/// Marks recipients as notified. Returns those that were not before.
+async fn mark_published(
+    tx: &Tx,
+    id: i64,
+    mut recipients: Vec<Principal>,
+) -> Result<Vec<Principal>> {
     let ids: Vec<PrincipalId> = recipients.iter().map(|one| one.id()).collect();
     let rows = tx
         .query(
@@ -111,7 +115,7 @@ fn users(ids: Vec<UserId>) -> Vec<Principal> {
     ids.into_iter().map(Principal::User).collect()
 }
 
-async fn tell_relations(tx: &Tx, row: &Row) -> Result<()> {
+async fn publish_to_relations(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
     let (agent, after): (AgentId, UserId) = (row.get("principal_id"), row.get("after_principal"));
     let rows = tx
@@ -122,18 +126,18 @@ async fn tell_relations(tx: &Tx, row: &Row) -> Result<()> {
             &[&agent, &after, &MAX_PIECE_RECIPIENTS],
         )
         .await?;
-    let told: Vec<UserId> = rows.iter().map(|row| row.get("user_id")).collect();
-    let Some(last) = told.last().copied() else {
+    let published: Vec<UserId> = rows.iter().map(|row| row.get("user_id")).collect();
+    let Some(last) = published.last().copied() else {
         return enter(tx, id, Stage::Conversations).await;
     };
-    let told = mark_told(tx, id, users(told)).await?;
-    emit(tx, row, told).await?;
-    go_on(tx, id, ConversationId::NIL, last.into()).await
+    let published = mark_published(tx, id, users(published)).await?;
+    emit(tx, row, published).await?;
+    resume(tx, id, ConversationId::NIL, last.into()).await
 }
 
 /// Tells members of the principal's conversations: of an agent's the users, of a user's all that
 /// are active.
-async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
+async fn publish_to_members(tx: &Tx, row: &Row) -> Result<()> {
     let id: i64 = row.get("announcement_id");
     let (about, kind): (PrincipalId, &str) = (row.get("principal_id"), row.get("principal_kind"));
     let (conversation, after): (ConversationId, PrincipalId) =
@@ -165,9 +169,9 @@ async fn tell_members(tx: &Tx, row: &Row) -> Result<()> {
     };
     let member =
         |row: &Row| Principal::from_row(row.get("principal_kind"), row.get("principal_id"));
-    let told = mark_told(tx, id, rows.iter().map(member).collect()).await?;
-    emit(tx, row, told).await?;
-    go_on(
+    let published = mark_published(tx, id, rows.iter().map(member).collect()).await?;
+    emit(tx, row, published).await?;
+    resume(
         tx,
         id,
         last.get("conversation_id"),
@@ -196,7 +200,7 @@ async fn enter(tx: &Tx, id: i64, stage: Stage) -> Result<()> {
     Ok(())
 }
 
-async fn go_on(
+async fn resume(
     tx: &Tx,
     id: i64,
     conversation: ConversationId,

@@ -27,7 +27,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Moves read marks and tells them. Clones share the conversations that wait.
+/// Moves read marks and publishes them. Clones share the conversations that wait.
 #[derive(Clone)]
 pub struct ReadMarks {
     work: UnitOfWork,
@@ -36,10 +36,10 @@ pub struct ReadMarks {
 }
 
 impl ReadMarks {
-    /// Starts the task that tells gathered marks. It works on the connections of `quiet`.
+    /// Starts the task that publishes gathered marks. It works on the connections of `background`.
     pub fn start(
         work: UnitOfWork,
-        quiet: UnitOfWork,
+        background: UnitOfWork,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
@@ -50,7 +50,7 @@ impl ReadMarks {
         };
         let gathered = marks.clone();
         supervisor::spawn_until(tasks, stop, "read_marks.tell", move || {
-            gathered.clone().tell_gathered(quiet.clone())
+            gathered.clone().publish_gathered(background.clone())
         });
         marks
     }
@@ -75,21 +75,21 @@ impl ReadMarks {
         Ok(mark)
     }
 
-    async fn tell_gathered(self, work: UnitOfWork) {
+    async fn publish_gathered(self, work: UnitOfWork) {
         loop {
             self.notify.notified().await;
             tokio::time::sleep(READ_MARK_GATHERING).await;
             let conversations = std::mem::take(&mut *self.waiting.lock());
             for conversation in conversations {
-                if let Err(error) = tell(&work, conversation).await {
-                    error.log_in("conversations.tell_marks", "the sweep tells the marks");
+                if let Err(error) = publish(&work, conversation).await {
+                    error.log_in("conversations.tell_marks", "the sweep publishes the marks");
                 }
             }
         }
     }
 }
 
-async fn tell(work: &UnitOfWork, conversation: ConversationId) -> Result<()> {
+async fn publish(work: &UnitOfWork, conversation: ConversationId) -> Result<()> {
     work.run("conversations.tell_marks", async |tx| {
         store::tell_marks(tx, conversation).await
     })
@@ -97,13 +97,16 @@ async fn tell(work: &UnitOfWork, conversation: ConversationId) -> Result<()> {
 }
 
 /// Tells the marks that no node has told.
-pub async fn tell_forgotten_marks(work: &UnitOfWork) -> Result<()> {
+pub async fn publish_forgotten_marks(work: &UnitOfWork) -> Result<()> {
     let mut after = None;
     loop {
         let some = store::conversations_with_untold_marks(work.db(), after).await?;
         for conversation in &some {
-            if let Err(error) = tell(work, *conversation).await {
-                error.log_in("conversations.tell_marks", "the next sweep tells the marks");
+            if let Err(error) = publish(work, *conversation).await {
+                error.log_in(
+                    "conversations.tell_marks",
+                    "the next sweep publishes the marks",
+                );
             }
         }
         after = some.last().copied();

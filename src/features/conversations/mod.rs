@@ -13,7 +13,7 @@ pub use blindpipe_protocol::conversations::{Conversation, Member};
 
 pub use self::{
     audience::Audience,
-    marks::{ReadMarks, tell_forgotten_marks},
+    marks::{ReadMarks, publish_forgotten_marks},
     store::{
         AgentMembership, AskedUser, MembershipScope, Place, add_member, asked_user, begin_epoch,
         is_admin, kind, leave_next, lock, member, members, place_agent, recipients, remove_member,

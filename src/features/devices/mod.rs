@@ -18,7 +18,7 @@ pub use self::{
     naming::name,
     sessions::{FORGET, ListedKey, list_key, mark_revoked, note_proof, repoint_key, strip_all},
     store::{
-        NewSession, RefreshedSession, bump_list, end_all, end_session, end_stolen, is_known,
+        NewSession, RefreshedSession, bump_list, end_all, end_reused, end_session, is_known,
         refresh, remove_key, revoke, sign_in, still_there,
     },
 };

@@ -207,7 +207,7 @@ pub async fn refresh(
 
 /// Ends a session whose token came back after its grace, because it was stolen. False if the
 /// session was over already, or the token is a later one.
-pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<bool> {
+pub async fn end_reused(tx: &Tx, session: SessionId, generation: i32) -> Result<bool> {
     let ended = tx
         .execute(
             "-- devices.end_stolen
@@ -393,7 +393,7 @@ async fn announce_removed(tx: &Tx, user: UserId, device: String, key: String) ->
         device_id: device,
         key_id: key,
     });
-    announcements::announce(tx, &Audience::of_user(user), &[event]).await
+    announcements::broadcast(tx, &Audience::of_user(user), &[event]).await
 }
 
 /// Removes one key of a deleted user from the directory and announces it. False if none is left.

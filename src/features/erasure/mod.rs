@@ -34,7 +34,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         .await?
     {}
     push::erase(work, user).await?;
-    announcements::tell(work, user.into()).await?;
+    announcements::publish(work, user.into()).await?;
     messages::forget_devices(work.db(), user).await?;
     let agents = agents::of_owner(work.db(), user).await?;
     for agent in &agents {

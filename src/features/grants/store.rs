@@ -65,7 +65,7 @@ async fn show(client: &Conn, id: GrantId) -> Result<Grant> {
     Ok(grant(&row))
 }
 
-fn tell(tx: &Tx, event: fn(Grant) -> Event, grant: &Grant) -> Result<()> {
+fn emit(tx: &Tx, event: fn(Grant) -> Event, grant: &Grant) -> Result<()> {
     let both = vec![grant.user_id.into(), grant.agent_id.into()];
     tx.emit(event(grant.clone()), Some(grant.conversation_id), both)
 }
@@ -90,7 +90,7 @@ pub async fn request(
         let new = insert(tx, agent, body, &asked, &scopes, &sensitivities).await?;
         if let Some(new) = new {
             let grant = show(tx, new).await?;
-            tell(tx, Event::GrantRequested, &grant)?;
+            emit(tx, Event::GrantRequested, &grant)?;
             return Ok((grant, true));
         }
         let waiting = tx
@@ -196,7 +196,7 @@ pub async fn decide(tx: &Tx, user: &User, id: GrantId, body: &DecideGrant) -> Re
     )
     .await?;
     let decided = show(tx, id).await?;
-    tell(tx, Event::GrantDecided, &decided)?;
+    emit(tx, Event::GrantDecided, &decided)?;
     Ok(decided)
 }
 
@@ -227,12 +227,12 @@ async fn end(tx: &Tx, ids: &[GrantId]) -> Result<()> {
         .await?;
     let ended: Vec<Grant> = rows.iter().map(grant).collect();
     for one in &ended {
-        tell(tx, Event::GrantRevoked, one)?;
+        emit(tx, Event::GrantRevoked, one)?;
     }
     // An answer locks the call before the agreement too.
     tool_calls::deny_of_grants(tx, ids).await?;
     for one in &ended {
-        tool_calls::end_silence(tx, one.user_id, one.agent_id, one.conversation_id).await?;
+        tool_calls::revoke_consent(tx, one.user_id, one.agent_id, one.conversation_id).await?;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
         .into_iter()
         .chain([Event::KeyDeviceAdded(change(key))])
         .collect();
-    announcements::announce(tx, &Audience::of_user(user.id), &events).await?;
+    announcements::broadcast(tx, &Audience::of_user(user.id), &events).await?;
     Ok(kept)
 }
 

@@ -42,7 +42,7 @@ pub async fn refresh(
     // limit.
     limiter.check(Limit::Refresh, session).await?;
     let Some(refreshed) = rotate(&accounts, session, generation).await? else {
-        if end_stolen(&accounts.work, session, generation).await? {
+        if end_reused(&accounts.work, session, generation).await? {
             metrics::session_stolen();
             tracing::warn!(
                 operation = "sessions.refresh",
@@ -96,13 +96,13 @@ async fn rotate(
 }
 
 /// Ends the session if this generation of its refresh token is long over. False if it was not.
-async fn end_stolen(work: &UnitOfWork, session: SessionId, generation: i32) -> Result<bool> {
+async fn end_reused(work: &UnitOfWork, session: SessionId, generation: i32) -> Result<bool> {
     let ended = work.run("sessions.end_stolen", async |tx| {
-        let is_stolen = devices::end_stolen(tx, session, generation).await?;
-        if is_stolen {
+        let is_reused = devices::end_reused(tx, session, generation).await?;
+        if is_reused {
             agents::end_works_of(tx, session).await?;
         }
-        Ok(is_stolen)
+        Ok(is_reused)
     });
     ended.await
 }

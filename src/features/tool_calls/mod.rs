@@ -120,23 +120,23 @@ pub(crate) async fn deny_of_stopped(
 }
 
 /// Forgets to which calls of an agent a user has agreed in a conversation. The next one prompts.
-pub(crate) async fn end_silence(
+pub(crate) async fn revoke_consent(
     tx: &Tx,
     user: UserId,
     agent: AgentId,
     conversation: ConversationId,
 ) -> Result<()> {
-    store::end_silence(tx, user, agent, conversation).await
+    store::revoke_consent(tx, user, agent, conversation).await
 }
 
 /// Forgets to which calls a user has agreed on a device.
-pub(crate) async fn end_silence_of_device(
+pub(crate) async fn revoke_consent_of_device(
     work: &UnitOfWork,
     user: UserId,
     device: &str,
 ) -> Result<()> {
     work.run("tool_calls.end_silence_of_device", async |tx| {
-        store::end_silence_of_device(tx, user, device).await
+        store::revoke_consent_of_device(tx, user, device).await
     })
     .await
 }

@@ -88,7 +88,7 @@ pub fn declared_sensitivity(
 #[derive(Debug, Default)]
 pub struct Devices {
     pub all: usize,
-    pub silent: Vec<String>,
+    pub consented: Vec<String>,
 }
 
 /// Whether a person has to be asked on any device. A call without a device waits for one, which
@@ -96,7 +96,7 @@ pub struct Devices {
 pub fn prompt_required(sensitivity: Sensitivity, devices: &Devices) -> bool {
     match sensitivity {
         Sensitivity::Low => false,
-        Sensitivity::Medium => devices.all == 0 || devices.silent.len() < devices.all,
+        Sensitivity::Medium => devices.all == 0 || devices.consented.len() < devices.all,
         Sensitivity::High => true,
     }
 }
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn medium_prompts_until_every_device_has_agreed_and_high_always() {
-        let devices = |all: usize, silent: usize| Devices {
+        let devices = |all: usize, consented: usize| Devices {
             all,
-            silent: vec![String::new(); silent],
+            consented: vec![String::new(); consented],
         };
-        for (sensitivity, all, silent, prompts) in [
+        for (sensitivity, all, consented, prompts) in [
             (Sensitivity::Low, 1, 0, false),
             (Sensitivity::Medium, 0, 0, true),
             (Sensitivity::Medium, 1, 0, true),
@@ -120,9 +120,9 @@ mod tests {
             (Sensitivity::High, 2, 2, true),
         ] {
             assert_eq!(
-                prompt_required(sensitivity, &devices(all, silent)),
+                prompt_required(sensitivity, &devices(all, consented)),
                 prompts,
-                "{sensitivity} {silent} of {all}"
+                "{sensitivity} {consented} of {all}"
             );
         }
     }

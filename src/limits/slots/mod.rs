@@ -42,7 +42,7 @@ use crate::{
 /// A callback for principals with a socket less.
 type OfflineObserver = Box<dyn Fn(&[Principal]) + Send + Sync>;
 /// A callback after a heartbeat that reached Redis.
-type BeatObserver = Box<dyn Fn(&LiveNodes, bool) + Send + Sync>;
+type HeartbeatObserver = Box<dyn Fn(&LiveNodes, bool) + Send + Sync>;
 
 /// The slots of one node; clones share them.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ struct Inner {
     /// Called with the principals of sockets whose slots were given back.
     on_offline: RwLock<Vec<OfflineObserver>>,
     /// Called after each heartbeat, with the live nodes and whether Redis may have forgotten.
-    on_beat: OnceLock<BeatObserver>,
+    on_beat: OnceLock<HeartbeatObserver>,
     redis: Redis,
     clock: Clock,
     random: Random,

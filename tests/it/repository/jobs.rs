@@ -12,7 +12,7 @@ use blindpipe::{
     ids::UserId,
     jobs::{
         Job, Kind, Upkeep,
-        queue::{self, Claim, NewJob},
+        queue::{self, Lease, NewJob},
     },
 };
 use serde_json::json;
@@ -45,9 +45,9 @@ async fn enqueue(db: &Db, jobs: Vec<Job>) {
     queue::enqueue(&client, &jobs).await.expect("queued");
 }
 
-async fn claim(db: &Db) -> Vec<Claim> {
-    let claims = queue::claim(db, ROOM).await.expect("claims");
-    claims.into_iter().map(|(claim, _)| claim).collect()
+async fn claim(db: &Db) -> Vec<Lease> {
+    let leases = queue::claim(db, ROOM).await.expect("leases");
+    leases.into_iter().map(|(lease, _)| lease).collect()
 }
 
 fn erasure() -> Job {
@@ -76,11 +76,11 @@ async fn a_claim_is_one_worker_s_until_its_lease_ends() {
     let (world, db) = world().await;
     enqueue(&db, vec![erasure()]).await;
     // Of many who ask at once one gets it.
-    let claims = futures_util::future::join_all((0..4).map(|_| claim(&db))).await;
-    let claims = claims.concat();
-    assert_eq!((claims.len(), claims[0].attempts), (1, 1));
+    let leases = futures_util::future::join_all((0..4).map(|_| claim(&db))).await;
+    let leases = leases.concat();
+    assert_eq!((leases.len(), leases[0].attempts), (1, 1));
     world.advance(queue::LEASE / 2).await;
-    assert!(queue::renew(&db, claims[0]).await.expect("renewed"));
+    assert!(queue::renew(&db, leases[0]).await.expect("renewed"));
     world
         .advance(queue::LEASE / 2 + Duration::from_secs(1))
         .await;
@@ -90,8 +90,8 @@ async fn a_claim_is_one_worker_s_until_its_lease_ends() {
     let second = claim(&db).await;
     assert_eq!((second.len(), second[0].attempts), (1, 2));
     // The worker that lost it settles nothing any more.
-    assert!(!queue::renew(&db, claims[0]).await.expect("an answer"));
-    queue::finish(&db, claims[0]).await.expect("an answer");
+    assert!(!queue::renew(&db, leases[0]).await.expect("an answer"));
+    queue::finish(&db, leases[0]).await.expect("an answer");
     assert!(queue::renew(&db, second[0]).await.expect("renewed"));
     queue::finish(&db, second[0]).await.expect("finished");
     world.advance(queue::LEASE * 2).await;
@@ -105,8 +105,8 @@ async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
     enqueue(&db, vec![job.clone()]).await;
     let why = Error::internal(Code::InternalError, "broken");
     for wait in [2, 4, 8] {
-        let claims = claim(&db).await;
-        queue::retry(&db, claims[0], &why).await.expect("settled");
+        let leases = claim(&db).await;
+        queue::retry(&db, leases[0], &why).await.expect("settled");
         world
             .advance(Duration::from_millis(wait * 1000 - 900))
             .await;
@@ -115,9 +115,9 @@ async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
     }
     // Meanwhile it is there once.
     enqueue(&db, vec![job.clone(), job.clone()]).await;
-    let claims = claim(&db).await;
-    assert_eq!((claims.len(), claims[0].attempts), (1, 4));
-    queue::fail(&db, claims[0], &why).await.expect("settled");
+    let leases = claim(&db).await;
+    assert_eq!((leases.len(), leases[0].attempts), (1, 4));
+    queue::fail(&db, leases[0], &why).await.expect("settled");
     world.advance(Duration::from_secs(3600)).await;
     assert!(claim(&db).await.is_empty());
     // A job that was given up is kept for a while, and in nobody's way.
@@ -137,7 +137,7 @@ async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
 async fn each_kind_has_room_of_its_own_and_what_expires_is_not_done() {
     let (world, db) = world().await;
     enqueue(&db, vec![mail(), mail(), mail(), erasure()]).await;
-    let kinds = |claims: &[Claim], kind| claims.iter().filter(|claim| claim.kind == kind).count();
+    let kinds = |leases: &[Lease], kind| leases.iter().filter(|lease| lease.kind == kind).count();
     let first = claim(&db).await;
     assert_eq!(
         (kinds(&first, Kind::Mail), kinds(&first, Kind::EraseAccount)),

@@ -94,7 +94,7 @@ async fn make_current(
             agent_id: agent.id,
             key_id: key_id.clone(),
         });
-        announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
+        announcements::broadcast(tx, &Audience::of_agent(agent.id), &[registered]).await?;
     }
     if !is_repeat {
         tx.enqueue(Job::ReplaceAgentKeys { agent: agent.id });

@@ -108,7 +108,7 @@ async fn replace(
         changed_scopes: changed_scopes.clone(),
     });
     let audience = Audience::of_agent(agent.id).and(locked.owner);
-    announcements::announce(tx, &audience, &[event]).await?;
+    announcements::broadcast(tx, &audience, &[event]).await?;
     Ok((manifest_version, changed_scopes))
 }
 

@@ -152,7 +152,7 @@ pub async fn with_ended_keys(
 
 /// Tells agents and owners of some keys whose grace ends within three days, and again within a
 /// day. True while there may be more.
-pub async fn tell_ending_keys(tx: &Tx) -> Result<bool> {
+pub async fn publish_ending_keys(tx: &Tx) -> Result<bool> {
     let rows = tx
         .query(
             "-- agents.note_ending_keys

@@ -9,8 +9,8 @@ use chrono::{DateTime, Utc};
 pub use self::{
     ends::{end_all, end_works_of, mark_revoked, mark_webhooks_revoked},
     keys::{
-        Key, bump_list, end_current_key, end_keys, key_list_version, keys, put_key, retire_keys,
-        tell_ending_keys, with_ended_keys,
+        Key, bump_list, end_current_key, end_keys, key_list_version, keys, publish_ending_keys,
+        put_key, retire_keys, with_ended_keys,
     },
     tokens::{
         add_token, end_current_token, note_uses, restore_token, retire_tokens, revoke_token,

@@ -13,9 +13,9 @@ use crate::{
 /// Most calls that one transaction denies.
 const MAX_BATCH_CALLS: i64 = 100;
 
-fn tell_all(tx: &Tx, rows: &[Row]) -> Result<()> {
+fn emit_all(tx: &Tx, rows: &[Row]) -> Result<()> {
     let mut calls = rows.iter().map(StoredCall::of);
-    calls.try_for_each(|call| call.tell(tx, call.both()))
+    calls.try_for_each(|call| call.emit_to(tx, call.both()))
 }
 
 /// Denies some overdue calls. True while there may be more. A call that another transaction holds
@@ -36,7 +36,7 @@ pub async fn expire(tx: &Tx) -> Result<bool> {
             &[&MAX_BATCH_CALLS],
         )
         .await?;
-    tell_all(tx, &rows)?;
+    emit_all(tx, &rows)?;
     Ok(i64::try_from(rows.len()) == Ok(MAX_BATCH_CALLS))
 }
 
@@ -55,7 +55,7 @@ pub async fn deny_of_grants(tx: &Tx, grants: &[GrantId]) -> Result<()> {
             &[&grants, &GRANT_REVOKED],
         )
         .await?;
-    tell_all(tx, &rows)
+    emit_all(tx, &rows)
 }
 
 /// Denies the pending calls of agents in a conversation.
@@ -78,10 +78,10 @@ pub async fn deny_of_stopped(
             &[&conversation, &agents, &USER_STOPPED],
         )
         .await?;
-    tell_all(tx, &rows)
+    emit_all(tx, &rows)
 }
 
-pub async fn end_silence(
+pub async fn revoke_consent(
     tx: &Tx,
     user: UserId,
     agent: AgentId,
@@ -96,7 +96,7 @@ pub async fn end_silence(
     Ok(())
 }
 
-pub async fn end_silence_of_device(tx: &Tx, user: UserId, device: &str) -> Result<()> {
+pub async fn revoke_consent_of_device(tx: &Tx, user: UserId, device: &str) -> Result<()> {
     tx.execute(
         "-- tool_calls.end_silence_of_device
         delete from tool_consent where user_id = $1 and device_id = $2",

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     features::{agents, conversations::AskedUser},
     ids::{AgentId, ConversationId, GrantId, UserId},
-    limits::quotas::{MAX_SILENCE, SILENT_WINDOW},
+    limits::quotas::{CONSENT_WINDOW, MAX_CONSENT},
     work::Tx,
 };
 
@@ -17,7 +17,7 @@ pub(super) struct Judgment {
     pub(super) sensitivity: Sensitivity,
     pub(super) device: Option<String>,
     pub(super) prompt_required: bool,
-    pub(super) silent_devices: Vec<String>,
+    pub(super) consented_devices: Vec<String>,
 }
 
 /// Decides under which grant a call may run, and whether a person must be asked. An agent cannot
@@ -45,7 +45,7 @@ pub(super) async fn judge(
             sensitivity: declared.unwrap_or(Sensitivity::High),
             device,
             prompt_required: false,
-            silent_devices: Vec::new(),
+            consented_devices: Vec::new(),
         });
     };
     let devices = match sensitivity {
@@ -57,7 +57,7 @@ pub(super) async fn judge(
         sensitivity,
         device,
         prompt_required: rules::prompt_required(sensitivity, &devices),
-        silent_devices: devices.silent,
+        consented_devices: devices.consented,
     })
 }
 
@@ -117,16 +117,16 @@ async fn devices(
                 &request.conversation_id,
                 &request.scope.0,
                 &device,
-                &SILENT_WINDOW.as_secs_f64(),
-                &MAX_SILENCE.as_secs_f64(),
+                &CONSENT_WINDOW.as_secs_f64(),
+                &MAX_CONSENT.as_secs_f64(),
             ],
         )
         .await?;
-    let silent = rows
+    let consented = rows
         .iter()
         .filter(|row| row.get::<_, Option<bool>>("is_silent") == Some(true));
     Ok(Devices {
         all: rows.len(),
-        silent: silent.map(|row| row.get("device_id")).collect(),
+        consented: consented.map(|row| row.get("device_id")).collect(),
     })
 }

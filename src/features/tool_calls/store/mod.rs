@@ -15,8 +15,8 @@ use uuid::Uuid;
 
 pub use self::{
     ends::{
-        deny_of_grants, deny_of_stopped, end_silence, end_silence_of_device, expire, forget_calls,
-        forget_consents,
+        deny_of_grants, deny_of_stopped, expire, forget_calls, forget_consents, revoke_consent,
+        revoke_consent_of_device,
     },
     purge::purge,
     requests::request,
@@ -74,7 +74,7 @@ impl StoredCall {
     }
 
     /// Publishes the outcome.
-    fn tell(&self, tx: &Tx, to: Vec<Principal>) -> Result<()> {
+    fn emit_to(&self, tx: &Tx, to: Vec<Principal>) -> Result<()> {
         let state = &self.state;
         let outcome = ToolCallOutcome {
             request_id: state.request_id.clone(),

@@ -45,7 +45,7 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
         let state = found.ok_or(Code::IdempotencyConflict)?;
         return replayed(tx, agent.id, state).await;
     };
-    tell_requested(tx, &call, request, new)?;
+    emit_requested(tx, &call, request, new)?;
     Ok(RequestedCall {
         state: call.stored.state,
         replayed: false,
@@ -165,10 +165,10 @@ async fn insert(
 }
 
 /// Publishes a new call to the user, or its denial to the agent. Nobody asks the user then.
-fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judgment) -> Result<()> {
+fn emit_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judgment) -> Result<()> {
     let New { stored, created_at } = new;
     if stored.state.status == ToolCallStatus::Denied {
-        return stored.tell(tx, vec![stored.agent.into()]);
+        return stored.emit_to(tx, vec![stored.agent.into()]);
     }
     let call = ToolCall {
         request_id: stored.state.request_id.clone(),
@@ -180,7 +180,7 @@ fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judgmen
         sensitivity: stored.state.sensitivity,
         device_id: stored.device.clone(),
         prompt_required: stored.state.prompt_required,
-        silent_devices: judged.silent_devices,
+        silent_devices: judged.consented_devices,
         created_at: (*created_at).into(),
         expires_at: stored.state.expires_at,
         payload: request.payload.clone(),

@@ -18,7 +18,7 @@ use crate::{
     auth::user::lock_live_session,
     error::{Code, Error, Result},
     ids::{AgentId, UserId},
-    limits::quotas::{MAX_SILENCE, SILENT_WINDOW},
+    limits::quotas::{CONSENT_WINDOW, MAX_CONSENT},
     planted::PlantedBug,
     work::Tx,
 };
@@ -42,9 +42,9 @@ pub async fn respond(
     rules::must_fit(held.encryption, response.payload.as_ref())?;
     let ended = answer(tx, &held, response).await?;
     if ended.state.sensitivity == Sensitivity::Medium && response.status == AnswerStatus::Executed {
-        extend_silence(tx, &ended, &held).await?;
+        extend_consent(tx, &ended, &held).await?;
     }
-    ended.tell(tx, ended.both())?;
+    ended.emit_to(tx, ended.both())?;
     Ok(ended.state)
 }
 
@@ -220,7 +220,7 @@ async fn answer(tx: &Tx, held: &HeldCall, response: &RespondArtifact) -> Result<
 
 /// The next calls of this scope run without a prompt on this device, for a day. A call that needed
 /// a prompt itself also begins the longest silence anew.
-async fn extend_silence(tx: &Tx, call: &StoredCall, held: &HeldCall) -> Result<()> {
+async fn extend_consent(tx: &Tx, call: &StoredCall, held: &HeldCall) -> Result<()> {
     tx.execute(
         "-- tool_calls.extend_silence
         insert into tool_consent as c (user_id, device_id, agent_id, conversation_id, scope, used_at, prompted_at)
@@ -236,8 +236,8 @@ async fn extend_silence(tx: &Tx, call: &StoredCall, held: &HeldCall) -> Result<(
             &call.state.conversation_id,
             &call.scope,
             &held.created_at,
-            &SILENT_WINDOW.as_secs_f64(),
-            &MAX_SILENCE.as_secs_f64(),
+            &CONSENT_WINDOW.as_secs_f64(),
+            &MAX_CONSENT.as_secs_f64(),
         ],
     )
     .await?;
