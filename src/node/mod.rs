@@ -85,7 +85,7 @@ struct Stores {
     /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
     /// For the sweep, the acks and the deadlines, so that a storm of requests cannot.
-    quiet_db: Db,
+    background_db: Db,
     /// For the jobs, so that they keep neither waiting.
     jobs_db: Db,
     /// For look-ups of unknown agent tokens, so that a flood of them keeps nobody waiting.
@@ -108,7 +108,7 @@ impl Stores {
             2 * config.send_writers.0 as usize,
             Plans::Pinned,
         )?;
-        let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
+        let background_db = pool(&format!("{name} background"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
         let token_db = pool(
             &format!("{name} tokens"),
@@ -130,7 +130,7 @@ impl Stores {
         Ok(Stores {
             db,
             send_db,
-            quiet_db,
+            background_db,
             jobs_db,
             token_db,
             webhooks_db,

@@ -155,9 +155,9 @@ impl<P: PubSub> PubSubWorker<P> {
     ) -> Vec<AddressedMessage> {
         match (&content, routes) {
             (Content::LastSequence { to }, _) => {
-                let tail = self.addressed(*to, epoch, LAST_SEQUENCE, Arc::default());
+                let message = self.addressed(*to, epoch, LAST_SEQUENCE, Arc::default());
                 self.last_sends.lock().remove(to);
-                vec![tail]
+                vec![message]
             }
             (_, Ok(routes)) if routes.is_broadcast(&content) => {
                 self.address_to_live(epoch, &content, &routes.live_nodes)

@@ -1,4 +1,4 @@
-//! The parts that recognise callers.
+//! The parts that authenticate callers.
 
 use super::Base;
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// The parts that recognise callers.
+/// The parts that authenticate callers.
 pub(super) struct Credentials {
     pub(super) hasher: Hasher,
     pub(super) revoked: RevokedCredentials,

@@ -58,7 +58,7 @@ impl Core {
         );
         slots.on_beat(networking.backplane.on_beat());
         slots.start(workers, stopping, networking.hub.liveness());
-        let acks = upkeep::start_acks(&stores.quiet_db, base.tasks);
+        let acks = upkeep::start_acks(&stores.background_db, base.tasks);
         let limits = Limits::start(
             stores.redis.clone(),
             address_names(base.secret),
@@ -69,7 +69,7 @@ impl Core {
             workers,
         );
         let used = TokenUse::start(
-            agents::writing_uses(stores.quiet_db.clone()),
+            agents::writing_uses(stores.background_db.clone()),
             workers,
             stopping,
         );
@@ -105,9 +105,9 @@ impl Writers {
         let (workers, stopping) = (&base.tasks.workers, &base.tasks.stopping);
         let backplane = &core.networking.backplane;
         let work = UnitOfWork::new(stores.db.clone(), base.random.clone(), backplane.clone());
-        let quiet = work.over(stores.quiet_db.clone());
-        let reachability = ReachabilityTracker::start(quiet.clone(), workers, stopping);
-        let read_marks = ReadMarks::start(work.clone(), quiet, workers, stopping);
+        let background = work.over(stores.background_db.clone());
+        let reachability = ReachabilityTracker::start(background.clone(), workers, stopping);
+        let read_marks = ReadMarks::start(work.clone(), background, workers, stopping);
         let message_writer = MessageWriter::start(
             &stores.send_db,
             backplane,

@@ -75,7 +75,7 @@ pub(super) async fn assemble(
     let pools = [
         ("main", &stores.db),
         ("send", &stores.send_db),
-        ("quiet", &stores.quiet_db),
+        ("background", &stores.background_db),
         ("jobs", &stores.jobs_db),
         ("tokens", &stores.token_db),
         ("webhooks", &stores.webhooks_db),
@@ -212,7 +212,7 @@ fn start_jobs(
     let Base { config, tasks, .. } = base;
     let schedule = Schedule {
         work: accounts.work.over(stores.jobs_db.clone()),
-        deadlines: accounts.work.over(stores.quiet_db.clone()),
+        deadlines: accounts.work.over(stores.background_db.clone()),
         budgets: overrides,
         codes: accounts.codes.clone(),
         mailer: Mailer::new(config)?,

@@ -36,14 +36,14 @@ pub(super) fn start(base: Base<'_>, seal: Seal, stores: &Stores) -> Networking {
     let audience = Audience::new(stores.db.clone());
     let noted = audience.clone();
     let backplane = delivery::start(Parts {
-        quiet_db: &stores.quiet_db,
+        quiet_db: &stores.background_db,
         redis: &stores.redis,
         subscriber: stores.subscriber.clone(),
         seal,
         secret,
         observer: Arc::new(move |event| noted.note(event)),
         handler: Arc::new(StreamPeer(heard.clone())),
-        mark_revoked: revocations::marking(stores.quiet_db.clone()),
+        mark_revoked: revocations::marking(stores.background_db.clone()),
         tasks: workers,
         stop: stopping,
     });

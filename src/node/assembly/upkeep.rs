@@ -22,9 +22,9 @@ pub(super) fn start_tidy(egress: &Egress, tasks: &Tasks) {
 }
 
 /// Starts the writer of acknowledgements.
-pub(super) fn start_acks(quiet_db: &Db, tasks: &Tasks) -> Acks {
+pub(super) fn start_acks(background_db: &Db, tasks: &Tasks) -> Acks {
     let acks = Acks::default();
-    let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), tasks.stopping.clone());
+    let (written, own_db, stop) = (acks.clone(), background_db.clone(), tasks.stopping.clone());
     supervisor::spawn(&tasks.workers, "acks", move || {
         let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
         async move { acks.run(&db, &stop).await }

@@ -48,7 +48,7 @@ async fn delivery_is_measured_from_the_hint_to_the_socket() {
 async fn every_pool_and_queue_is_measured() {
     let [a] = nodes().await;
     a.user("alice").await;
-    for pool in ["main", "send", "quiet", "jobs", "tokens", "webhooks"] {
+    for pool in ["main", "send", "background", "jobs", "tokens", "webhooks"] {
         let label = format!("pool=\"{pool}\"");
         assert!(
             a.metric("db_connections_max", &[&label]).await > 0.0,
