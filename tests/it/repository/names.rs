@@ -1,4 +1,7 @@
-//! Names of types: a noun says what a thing is, and a bare past participle only what was done to it.
+//! Names: a noun says what a thing is, and a bare past participle only what was done to it. Words that
+//! were replaced stay away.
+
+use std::collections::BTreeSet;
 
 use super::sources::{root, sources};
 
@@ -67,4 +70,165 @@ fn participles_are_told_from_nouns() {
     ] {
         assert!(!declared(line).is_some_and(is_bare_participle), "{line}");
     }
+}
+
+/// Words that a pass over the names has replaced: (word, the field's word, files below `src` that
+/// keep it). Names of SQL, the log, the metrics and the wire are strings, so they are not held to
+/// this.
+const REPLACED: &[(&str, &str, &[&str])] = &[
+    ("Announcement", "RevocationNotice", &[]),
+    ("BeatObserver", "HeartbeatObserver", &[]),
+    ("ChargedQuotas", "ChargedLimits", &[]),
+    ("FinishedSend", "FinishedCommand", &[]),
+    ("Links", "SignedUrls, ReconnectWatch, Networking", &[]),
+    ("LossGuard", "PublishGuard", &[]),
+    ("Losses", "UnpublishedHints", &[]),
+    (
+        "MAX_SILENCE",
+        "MAX_CONSENT",
+        &["delivery/backplane/worker.rs"],
+    ),
+    ("Most", "PageLimit", &[]),
+    ("News", "LogChanges", &["features/webhooks"]),
+    ("Notice", "EphemeralFrame", &[]),
+    ("Notices", "EphemeralFrames", &[]),
+    (
+        "Place",
+        "Permit, Membership, LogPosition, JsonNode, SearchCursor",
+        &[
+            "features/conversations",
+            "features/groups/store.rs",
+            "features/webhooks",
+        ],
+    ),
+    ("Places", "Permits, Routes", &[]),
+    ("Queue", "Mutex", &["features/webhooks"]),
+    ("QuotaStatus", "LimitStatus", &[]),
+    ("Rest", "UnreadBody", &[]),
+    ("SILENT_WINDOW", "CONSENT_WINDOW", &[]),
+    ("Sending", "CommandRunner", &[]),
+    ("Sends", "CommandQueue", &[]),
+    ("Speaker", "FrameSender", &[]),
+    ("Standing", "Membership", &["features/webhooks"]),
+    ("StateSeal", "StateMac", &[]),
+    ("TAIL", "LAST_SEQUENCE", &[]),
+    ("Thing", "ShareTarget", &[]),
+    ("UploadPlace", "UploadPermit", &[]),
+    ("UploadPlaces", "UploadPermits", &[]),
+    ("Way", "MailTransport", &[]),
+    (
+        "Which",
+        "ConversationFilter",
+        &["features/conversations/store"],
+    ),
+    ("beat_at", "heartbeat_at", &[]),
+    (
+        "announce",
+        "broadcast, publish_state",
+        &["features/webhooks"],
+    ),
+    ("dead_credentials", "revoked_credentials", &[]),
+    ("demand_round", "request_full_scan", &[]),
+    ("divert", "move_contended", &[]),
+    ("doubt", "mark_unconfirmed, mark_unhealthy", &[]),
+    ("doubted", "unconfirmed_notify", &[]),
+    ("doubtful", "unconfirmed", &[]),
+    ("end_dead", "end_revoked", &[]),
+    ("end_silence", "revoke_consent", &[]),
+    ("end_stolen", "end_reused", &[]),
+    ("excuse", "exclude", &[]),
+    ("give_back", "release", &[]),
+    ("go_on", "resume", &["features/webhooks"]),
+    // The load generator calls it.
+    ("greet", "ping", &["redis/mod.rs", "node/mod.rs"]),
+    ("happen", "notify_lost", &[]),
+    ("hasten", "expedite", &["features/webhooks"]),
+    ("is_blind", "is_stale", &[]),
+    ("let_in", "admit", &[]),
+    ("living", "live_nodes", &[]),
+    ("note_any", "note_unknown", &[]),
+    // The load generator sets it.
+    (
+        "quiet_db",
+        "background_db",
+        &["delivery/start.rs", "node/assembly/networking.rs"],
+    ),
+    ("recognise", "authenticate", &[]),
+    ("send_tails", "send_last_sequences", &[]),
+    ("suspect", "request_log_read", &[]),
+    ("suspected", "log_read_requested", &[]),
+    ("tail", "message, last sequence", &["events.rs"]),
+    ("tails", "last_sends", &[]),
+    ("take_demand", "take_full_scan_request", &[]),
+    ("tell", "publish, emit, notify, observe", &[]),
+    ("told", "published, recipients", &[]),
+];
+
+/// The identifiers of a source: its words outside of comments and strings.
+fn identifiers(text: &str) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let word = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let skipped = match first {
+            '/' if rest.starts_with("//") => rest.find('\n'),
+            '"' => string_end(&rest[1..]).map(|end| end + 2),
+            'r' if rest.starts_with("r#\"") => rest.find("\"#").map(|end| end + 2),
+            // A quote as a character begins no string.
+            '\'' if rest.starts_with("'\"'") => Some(3),
+            _ if word != Some(0) => {
+                let end = word.unwrap_or(rest.len());
+                found.insert(&rest[..end]);
+                Some(end)
+            }
+            _ => Some(first.len_utf8()),
+        };
+        rest = &rest[skipped.unwrap_or(rest.len())..];
+    }
+    found
+}
+
+/// The end of a string whose opening quote has been read.
+fn string_end(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    text.find(|c: char| {
+        let is_end = c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    })
+}
+
+#[test]
+fn a_replaced_word_does_not_come_back() {
+    let mut found = Vec::new();
+    let mut kept = BTreeSet::new();
+    for (file, text) in sources(&root().join("src")) {
+        let identifiers = identifiers(&text);
+        for &(word, better, keepers) in REPLACED {
+            let keeper = keepers
+                .iter()
+                .find(|keeper| file.starts_with(&format!("src/{keeper}")));
+            match keeper {
+                _ if !identifiers.contains(word) => {}
+                Some(keeper) => drop(kept.insert((word, *keeper))),
+                None => found.push(format!("{file}: `{word}`, better {better}")),
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+    let keepers = REPLACED
+        .iter()
+        .flat_map(|(word, _, keepers)| keepers.iter().map(|keeper| (*word, *keeper)));
+    let idle: Vec<_> = keepers.filter(|row| !kept.contains(row)).collect();
+    assert!(idle.is_empty(), "no longer kept: {idle:?}");
+}
+
+#[test]
+fn words_in_comments_and_strings_are_no_identifiers() {
+    let source = r##"
+        // tell
+        fn send(&self) { self.log("tell \" told", '"', r#"give "it" back"#); } // told
+    "##;
+    let found = Vec::from_iter(identifiers(source));
+    assert_eq!(found, ["fn", "log", "self", "send"]);
 }
