@@ -10,11 +10,22 @@ mod rules;
 mod store;
 
 pub use self::store::{abandon, end_unread, expire, forgetting, purge, used_bytes};
-use crate::{db::Db, error::Result, metrics};
+use futures_util::future::BoxFuture;
+
+use crate::{
+    db::{Conn, Db},
+    error::Result,
+    metrics,
+};
 
 /// The bytes that an account may have in use, with those of its agents.
 #[derive(Clone, Copy, Debug)]
 pub struct StorageQuota(pub u64);
+
+/// Counts downloads of a share's file. Shares stand behind files on the map, so the node gives files
+/// their function. False if the share has none left.
+#[derive(Clone, Copy)]
+pub struct CountDownloads(pub for<'a> fn(&'a Conn, &'a str, i32) -> BoxFuture<'a, Result<bool>>);
 
 /// Measures the bytes that all accounts have in use.
 pub async fn measure(db: &Db, alert_bytes: u64) -> Result<()> {

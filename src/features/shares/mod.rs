@@ -19,4 +19,4 @@ mod page;
 mod rules;
 mod store;
 
-pub use self::store::{delete, end_some, forget};
+pub use self::store::{count_downloads, delete, end_some, forget};

@@ -3,6 +3,7 @@ use blindpipe_protocol::{
     text::Filename,
 };
 use chrono::{DateTime, Utc};
+use futures_util::future::BoxFuture;
 
 use super::rules::Subject;
 use crate::{
@@ -57,6 +58,27 @@ pub async fn insert(
         )
         .await?;
     Ok(made > 0)
+}
+
+/// Counts `downloads` of a share's file, by the hexadecimal hash of the share; false if the share
+/// has none left. The row's lock makes the count exact.
+pub fn count_downloads<'a>(
+    client: &'a Conn,
+    share: &'a str,
+    downloads: i32,
+) -> BoxFuture<'a, Result<bool>> {
+    Box::pin(async move {
+        let counted = client
+            .execute(
+                "-- shares.count_downloads
+                update share set access_count = access_count + $2
+                where share_hash = decode($1, 'hex') and expires_at > app_now()
+                    and (max_access_count is null or access_count < max_access_count)",
+                &[&share, &downloads],
+            )
+            .await?;
+        Ok(counted > 0)
+    })
 }
 
 /// A share that opens.

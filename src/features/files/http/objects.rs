@@ -19,6 +19,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     features::files::{
+        CountDownloads,
         rules::{self, Selection},
         store::{self, FoundObject, Reader},
     },
@@ -44,7 +45,7 @@ pub async fn read(
     token: TokenOrSignature<Caller>,
     (limiter, ip): (Limiter, ClientIp),
     State(db): State<Db>,
-    State(objects): State<Objects>,
+    (State(objects), State(count_downloads)): (State<Objects>, State<CountDownloads>),
     (Path(key), Query(signed)): (Path<String>, Query<SignedQuery>),
     method: Method,
     headers: HeaderMap,
@@ -71,6 +72,7 @@ pub async fn read(
         reader,
         credential: token.credential,
         checked_at: Instant::now(),
+        count_downloads,
         downloads: i32::from(method != Method::HEAD),
     };
     answer(&objects, &headers, found, right).await
@@ -149,6 +151,7 @@ struct Right {
     reader: Reader,
     credential: Option<Arc<dyn Reverify>>,
     checked_at: Instant,
+    count_downloads: CountDownloads,
     /// The downloads that the answer counts as: none for a HEAD.
     downloads: i32,
 }
@@ -160,7 +163,7 @@ impl Right {
             return Ok(());
         };
         let client = self.db.write().await?;
-        match store::count_download(&client, share, self.downloads).await? {
+        match (self.count_downloads.0)(&client, share, self.downloads).await? {
             true => Ok(()),
             false => Err(Code::NotFound.into()),
         }

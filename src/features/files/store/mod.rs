@@ -11,7 +11,7 @@ pub use self::{
     confirmation::{confirm, received_object},
     deletion::delete,
     endings::{abandon, end_unread, expire, forgetting, purge},
-    readers::{FoundObject, Reader, count_download, readable},
+    readers::{FoundObject, Reader, readable},
     storage::{must_fit, total_bytes, used_bytes},
     uploads::{
         Adoption, NewUpload, UploadRow, begin, begin_adoption, discard, end_adoption, find, insert,

@@ -82,18 +82,3 @@ pub async fn readable(
     });
     found.transpose()
 }
-
-/// Counts `downloads` of a share's file; false if the share has none left. The row's lock makes the
-/// count exact.
-pub async fn count_download(client: &Conn, share: &str, downloads: i32) -> Result<bool> {
-    let counted = client
-        .execute(
-            "-- files.count_download
-            update share set access_count = access_count + $2
-            where share_hash = decode($1, 'hex') and expires_at > app_now()
-                and (max_access_count is null or access_count < max_access_count)",
-            &[&share, &downloads],
-        )
-        .await?;
-    Ok(counted > 0)
-}
