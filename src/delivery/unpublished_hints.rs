@@ -17,7 +17,7 @@ const RECORD_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The losses that are not recorded yet. Clones share them.
+/// The hints that are not recorded yet. Clones share them.
 #[derive(Clone, Default)]
 pub struct UnpublishedHints(Arc<Inner>);
 
@@ -73,7 +73,7 @@ impl UnpublishedHints {
         }
     }
 
-    /// Records losses until `stop`, and the rest then.
+    /// Records them until `stop`, and the rest then.
     pub async fn run(&self, db: &Db, stop: &CancellationToken) {
         loop {
             let noted = stop.run_until_cancelled(self.0.notify.notified()).await;
@@ -88,7 +88,7 @@ impl UnpublishedHints {
         }
     }
 
-    /// Records the losses so far; false if Postgres is away.
+    /// Records those so far; false if Postgres is away.
     async fn record(&self, db: &Db) -> bool {
         let inbox_set = std::mem::take(&mut *self.0.waiting.lock());
         let inboxes: Vec<Option<PrincipalId>> = match inbox_set.is_any {
