@@ -26,7 +26,7 @@ use rustls::{
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::broadcast,
+    sync::{broadcast, mpsc},
     task::JoinSet,
 };
 use tokio_tungstenite::{
@@ -149,6 +149,7 @@ impl Proxy {
         let split = Split {
             tcp,
             lies: lies.clone(),
+            http: mpsc::channel(64),
             sockets: JoinSet::new(),
         };
         let mut serving = JoinSet::new();
@@ -274,29 +275,37 @@ pub fn in_event(
 struct Split {
     tcp: TcpListener,
     lies: Lies,
+    http: (mpsc::Sender<Accepted>, mpsc::Receiver<Accepted>),
     sockets: JoinSet<()>,
 }
+
+type Accepted = (TcpStream, SocketAddr);
 
 impl Listener for Split {
     type Io = TcpStream;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+    async fn accept(&mut self) -> Accepted {
         loop {
-            let Ok((stream, from)) = self.tcp.accept().await else {
+            let accepted = tokio::select! {
+                Some(accepted) = self.http.1.recv() => return accepted,
+                accepted = self.tcp.accept() => accepted,
+            };
+            let Ok((stream, from)) = accepted else {
                 continue;
             };
             if self.lies.is_away.load(Ordering::Relaxed) {
                 continue;
             }
-            let mut start = [0; SOCKET_REQUEST.len()];
-            let is_socket = stream.peek(&mut start).await.is_ok() && start == SOCKET_REQUEST;
-            if !is_socket {
-                return (stream, from);
-            }
-            let lies = self.lies.clone();
+            let (lies, http) = (self.lies.clone(), self.http.0.clone());
+            // A connection that a client keeps for later says nothing yet, and holds up no other.
             self.sockets.spawn(async move {
-                bridge(stream, lies).await;
+                let mut start = [0; SOCKET_REQUEST.len()];
+                if stream.peek(&mut start).await.is_ok() && start == SOCKET_REQUEST {
+                    bridge(stream, lies).await;
+                } else {
+                    http.send((stream, from)).await.ok();
+                }
             });
         }
     }
