@@ -146,7 +146,8 @@ impl ToolRequest {
     /// # Errors
     ///
     /// [`Error::NotApproved`] if [`Self::decide`] does not say `Execute` and the person did not
-    /// [`Self::approve`]; [`Error::Store`] before anything ran; every refusal of the service.
+    /// [`Self::approve`]; [`Error::KeyUnavailable`] and [`Error::Store`] before anything ran; every
+    /// refusal of the service.
     pub async fn execute_with<F>(&self, run: impl FnOnce(String, Content) -> F) -> Result<()>
     where
         F: Future<Output = Result<Value>>,
@@ -192,6 +193,7 @@ impl ToolRequest {
     }
 
     async fn answer_unknown(&self) -> Result<()> {
+        self.prepare().await?;
         if !self.begin()? {
             return Ok(());
         }
@@ -227,6 +229,8 @@ impl ToolRequest {
     where
         F: Future<Output = Result<Value>>,
     {
+        // Nothing runs whose answer could not be sealed, and another device may be able to answer.
+        self.prepare().await?;
         if !self.claim().await? {
             return Ok(());
         }
@@ -270,11 +274,18 @@ impl ToolRequest {
     ///
     /// As [`Self::execute_with`], but for [`Error::NotApproved`].
     pub async fn deny(&self, reason: &str) -> Result<()> {
+        self.prepare().await?;
         if !self.begin()? {
             return Ok(());
         }
         self.respond(AnswerStatus::Denied, Some(reason), &json!({}))
             .await
+    }
+
+    /// Makes a fresh secret if one is due, so that the answer can be sealed.
+    async fn prepare(&self) -> Result<()> {
+        let id = self.call.conversation_id;
+        Box::pin(self.client.rotate_if_due(id, None)).await
     }
 
     /// Noted durably before anything is executed. False if it began before.
@@ -297,7 +308,8 @@ impl ToolRequest {
             reason: reason.map(str::to_owned),
         };
         let id = self.call.conversation_id;
-        Box::pin(self.client.rotate_if_due(id, None)).await?;
+        // Members may have changed while the tool ran.
+        self.prepare().await?;
         let bytes = content.to_string();
         let sealed = session.seal(id, &place, bytes.as_bytes(), SealOptions::default());
         let body = RespondArtifact {

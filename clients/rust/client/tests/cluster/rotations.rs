@@ -3,13 +3,14 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use blindpipe_client::{
     Client, Clock, Error, Hook, MemoryStore,
+    e2ee::consent::Sensitivity,
     protocol::ids::{ConversationId, Principal},
     testing::{PROTECTION_PASSWORD, TestUser},
 };
@@ -17,9 +18,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
+    approvals::{SCOPE, TOOL, agent_of, asking, grant, next_request},
     faults::Fault,
     proxy::Proxy,
-    support::{Shared, cluster, direct, pair, texts},
+    support::{Shared, cluster, direct, pair, running, texts, watch},
 };
 
 /// Ada behind a server that takes no rotation while it is told so.
@@ -47,6 +49,7 @@ async fn limited(cluster: &Shared) -> Limited {
     let store = Arc::new(MemoryStore::default());
     let builder = Client::builder(proxy.server()).clock(clock.clone());
     let builder = builder.store(store.clone());
+    let builder = builder.tool(TOOL, SCOPE, Sensitivity::Low);
     let builder = builder.on_hook(move |hook| {
         if let Hook::NotRotated { conversation_id } = hook {
             telling.lock().push(*conversation_id);
@@ -137,6 +140,61 @@ async fn nothing_is_said_under_a_secret_that_a_revoked_device_holds() {
     sent.expect("sent under a fresh secret");
     let theirs = texts(&bob.client.conversation(conversation.id())).await;
     assert_eq!(theirs, ["on the phone too", "without the phone"]);
+}
+
+#[tokio::test]
+async fn nothing_runs_whose_answer_could_not_be_sealed() {
+    let cluster = cluster().await;
+    let limited = limited(&cluster).await;
+    let made = agent_of(&cluster, &limited.ada).await;
+    let agent = asking(cluster.builder(&made, 0).expect("a node"));
+    let agent = running(agent).await;
+    let conversation = limited.ada.client.open_agent(made.id).await;
+    let conversation = conversation.expect("opened");
+    grant(&limited.ada, &agent.agent, &conversation).await;
+    let phone = cluster.device(&limited.ada, 0, "phone").await;
+    let phone = phone.expect("signed in");
+    let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
+    restored.expect("restored");
+    let mut events = watch(&limited.ada).await;
+    conversation.send("hello").await.expect("sent");
+    let request = next_request(&mut events).await;
+    let claims = Arc::<AtomicU32>::default();
+    let claiming = claims.clone();
+    limited.proxy.on_call(move |call| {
+        claiming.fetch_add(u32::from(call.ends_with("/claim")), Ordering::Relaxed);
+        None
+    });
+    limited.is_limited.store(true, Ordering::Relaxed);
+    let revoked = limited.ada.client.devices().revoke("phone").await;
+    revoked.expect("revoked");
+    request.approve();
+    let runs = Arc::<AtomicU32>::default();
+    let run = || {
+        let runs = runs.clone();
+        async move |_, _| {
+            runs.fetch_add(1, Ordering::Relaxed);
+            Ok(Value::Null)
+        }
+    };
+    let refused = request.execute_with(run()).await;
+    assert!(
+        matches!(refused, Err(Error::KeyUnavailable(_))),
+        "{refused:?}"
+    );
+    let refused = request.deny("no").await;
+    assert!(
+        matches!(refused, Err(Error::KeyUnavailable(_))),
+        "{refused:?}"
+    );
+    let counted = |count: &AtomicU32| count.load(Ordering::Relaxed);
+    assert_eq!((counted(&runs), counted(&claims)), (0, 0));
+    // It is still approved, and still this device's to run.
+    limited.is_limited.store(false, Ordering::Relaxed);
+    request.execute_with(run()).await.expect("executed");
+    assert_eq!(events.answer(&conversation).await.text(), "Executed ");
+    assert_eq!((counted(&runs), counted(&claims)), (1, 1));
+    agent.stop().await;
 }
 
 #[tokio::test]
