@@ -31,6 +31,7 @@ use crate::{
 const NO_HANDLER: Error = Error::Usage("the tool has no handler; give one to execute_with");
 const NOT_REMEMBERED: Error =
     Error::Usage("a tool of this device that is not `high` is remembered for 1 to 30 days");
+const ANOTHER_IS_ASKED: Error = Error::Usage("another person or another device is asked");
 
 /// Runs a tool of this device by its name.
 pub(super) type ToolHandler =
@@ -71,7 +72,7 @@ impl ToolRequest {
     /// raise the sensitivity. A request that names another device is not for this one.
     #[must_use]
     pub fn decide(&self) -> Decision {
-        if !self.is_for_this_device() {
+        if !self.is_for_me() {
             return Decision::Unable;
         }
         self.client.hear_choices();
@@ -82,9 +83,12 @@ impl ToolRequest {
         })
     }
 
-    fn is_for_this_device(&self) -> bool {
+    /// Whether this person is asked, and no other device of theirs.
+    fn is_for_me(&self) -> bool {
+        let (me, own) = (self.client.user_id(), self.client.device_id());
         let named = self.request.device_id.as_ref();
-        named.is_none_or(|named| self.client.device_id().is_ok_and(|own| own == *named))
+        me.is_ok_and(|me| me == self.call.user_id)
+            && named.is_none_or(|named| own.is_ok_and(|own| own == *named))
     }
 
     fn origin(&self) -> (Id, Owner) {
@@ -109,9 +113,12 @@ impl ToolRequest {
     ///
     /// # Errors
     ///
-    /// [`Error::Usage`] for another number of days, a `high` tool, and no tool of this device;
-    /// [`Error::Store`].
+    /// [`Error::Usage`] for another number of days, a `high` tool, no tool of this device, and a request
+    /// to another person or device; [`Error::Store`].
     pub fn remember(&self, days: u32) -> Result<()> {
+        if !self.is_for_me() {
+            return Err(ANOTHER_IS_ASKED);
+        }
         let is_remembered = self.client.choose(|choices, now| {
             let (conversation, agent) = self.origin();
             let (manifest, consents) = (Some(self.manifest()), &mut choices.consents);
@@ -182,14 +189,10 @@ impl ToolRequest {
 
     /// Whether it is for this person and this device, which has no such tool.
     fn is_unknown(&self) -> bool {
-        let is_asked = self
-            .client
-            .user_id()
-            .is_ok_and(|me| me == self.call.user_id);
         let has_tool = self
             .client
             .consent(|consents, _, _| consents.has_tool(&self.call.tool));
-        is_asked && self.is_for_this_device() && !has_tool
+        self.is_for_me() && !has_tool
     }
 
     async fn answer_unknown(&self) -> Result<()> {

@@ -271,6 +271,7 @@ async fn a_request_for_another_device_runs_on_none_else() {
     assert_eq!(request.decide(), Decision::Unable);
     request.approve();
     assert!(matches!(request.execute().await, Err(Error::NotApproved)));
+    assert!(matches!(request.remember(30), Err(Error::Usage(_))));
     agent.agent.stop();
 }
 

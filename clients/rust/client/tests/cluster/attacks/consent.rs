@@ -11,6 +11,7 @@ use std::{
 use blindpipe_client::{
     Clock, Content, Error,
     e2ee::consent::{Decision, Sensitivity},
+    protocol::groups::Visibility,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -154,6 +155,47 @@ async fn a_device_runs_what_its_agent_asked_once_and_nothing_else() {
     }
     assert!(told.refused().ends_with(&["clear", "stale", "stale"]));
     agent.agent.stop();
+}
+
+#[tokio::test]
+async fn a_request_to_another_person_is_neither_run_nor_remembered() {
+    let cluster = cluster().await;
+    let (ada, proxy, _) = victim_with(&cluster, "ada", |builder| {
+        builder.tool(TOOL, SCOPE, Sensitivity::Low)
+    })
+    .await;
+    let bob = person(&cluster, Sensitivity::Low).await;
+    let made = agent_of(&cluster, &ada).await;
+    let agent = asking(cluster.builder(&made, 0).expect("a node"));
+    let agent = running(agent).await;
+    for user in [&ada, &bob] {
+        user.client.open_agent(made.id).await.expect("opened");
+    }
+    let bobs_id = bob.client.user_id().expect("an id");
+    let group = ada.client.open_group("few", vec![bobs_id]).await;
+    let group = group.expect("a group");
+    let added = group.add_agent(made.id, Visibility::All).await;
+    added.expect("added");
+    let bobs = bob.client.conversation(group.id());
+    grant(&bob, &agent.agent, &bobs).await;
+    let (mut events, mut bobs_events) = (watch(&ada).await, watch(&bob).await);
+    bobs.send("hello").await.expect("sent");
+    let asked = next_request(&mut bobs_events).await;
+    // The server shows it to Ada, who can read it: she is a member.
+    let call = serde_json::to_value(asked.call()).expect("JSON");
+    proxy.inject_event("artifact_request", &group.id().to_string(), &call);
+    let shown = next_request(&mut events).await;
+    assert_eq!(shown.decide(), Decision::Unable);
+    shown.approve();
+    let run = async |_, _| -> Result<Value, Error> { panic!("it runs") };
+    let refused = shown.execute_with(run).await;
+    assert!(matches!(refused, Err(Error::NotApproved)), "{refused:?}");
+    let refused = shown.remember(30);
+    assert!(matches!(refused, Err(Error::Usage(_))), "{refused:?}");
+    assert!(!ada.client.withdraw(made.id, None).expect("stored"));
+    asked.remember(30).expect("Bob is asked");
+    asked.deny("enough").await.expect("denied");
+    agent.stop().await;
 }
 
 #[tokio::test]
