@@ -42,13 +42,13 @@ pub enum Hook {
         /// The connections that hold the places, after a 4409.
         holders: Vec<ConnectionId>,
     },
-    /// A call or a handler is tried again.
+    /// A call, a handler or the reading of an event is tried again.
     Retry {
         /// The number of the try that failed, from 1.
         attempt: u32,
         /// The wait before the next one.
         wait: Duration,
-        /// Method and route, or the handler's event.
+        /// Method and route, the handler's event, or what is read.
         what: String,
     },
     /// A budget is used up.

@@ -22,17 +22,24 @@ use blindpipe_protocol::{
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, Conversation, Received, ToolRequest, streams::StreamReader};
 use crate::{
-    Error, Hook, InboxEvent, Result,
-    transport::{Frame, Load, Socket, SocketOwner},
+    ApiError, Error, Hook, InboxEvent, Result,
+    transport::{Frame, Load, Socket, SocketOwner, full_jitter},
 };
 
 /// Before a store that failed is asked again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+/// While the service is away, waits before an event is read again.
+const FIRST_READ_WAIT: Duration = Duration::from_secs(1);
+const MAX_READ_WAIT: Duration = Duration::from_secs(30);
 
 /// Something that a person sees happen.
 #[non_exhaustive]
@@ -227,25 +234,33 @@ impl Events {
         }
     }
 
-    /// The next event. A call that is cancelled, or whose read fails for a while, loses nothing:
-    /// the next call answers the event.
+    /// The next event. An event whose keys cannot be read for now waits, and so does what follows it.
+    /// A call that is cancelled loses nothing: the next call answers the event.
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] once the service ended the connection for good; a read that failed;
-    /// [`Error::Store`] if a choice of this person, which the event ends, could not be stored.
+    /// [`Error::Closed`] once the service ended the connection for good; a read that was refused for
+    /// good; [`Error::Store`] if a choice of this person, which the event ends, could not be stored:
+    /// then the next call answers the event.
     pub async fn next(&mut self) -> Result<ClientEvent> {
         self.check_own_list().await;
+        let mut failures = 0;
         loop {
             let unread = match self.unread.take() {
                 Some(unread) => unread,
                 None => self.next_frame().await?,
             };
             let Unread { frame, cursor } = self.unread.insert(unread).clone();
-            let read = Box::pin(self.read(frame)).await;
-            let is_to_be_repeated =
-                |error: &Error| error.is_retryable() || matches!(error, Error::Store(_));
-            if !read.as_ref().is_err_and(is_to_be_repeated) {
+            let read = match Box::pin(self.read(frame)).await {
+                Err(error) if error.is_retryable() => {
+                    self.wait_to_read(failures, &error).await;
+                    failures += 1;
+                    continue;
+                }
+                read => read,
+            };
+            failures = 0;
+            if !matches!(read, Err(Error::Store(_))) {
                 self.unread = None;
                 self.unacknowledged = cursor.or(self.unacknowledged);
             }
@@ -253,6 +268,18 @@ impl Events {
                 return Ok(event);
             }
         }
+    }
+
+    async fn wait_to_read(&self, failures: u32, error: &Error) {
+        let wait = full_jitter(failures, FIRST_READ_WAIT, MAX_READ_WAIT);
+        let hinted = error.api().and_then(ApiError::retry_after);
+        let wait = wait.max(hinted.unwrap_or_default());
+        self.client.tell(&Hook::Retry {
+            attempt: failures + 1,
+            wait,
+            what: "reading of an event".to_owned(),
+        });
+        sleep(wait).await;
     }
 
     async fn next_frame(&mut self) -> Result<Unread> {

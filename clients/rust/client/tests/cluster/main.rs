@@ -9,6 +9,7 @@ mod changes;
 mod crashes;
 mod examples;
 mod faults;
+mod intake;
 mod marks;
 mod outages;
 mod people;
