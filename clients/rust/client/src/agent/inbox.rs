@@ -162,11 +162,13 @@ impl Inbox {
         self.load.room().await;
     }
 
-    /// Waits until all events taken in are handled, or the agent stops.
-    pub(super) async fn settled(&self) {
+    /// Waits until all events taken in are handled, or the agent stops; false if that takes longer
+    /// than `wait`.
+    pub(super) async fn settled(&self, wait: Duration) -> bool {
         tokio::select! {
-            () = self.load.none() => {}
-            () = self.stopping.cancelled() => {}
+            () = self.load.none() => true,
+            () = self.stopping.cancelled() => true,
+            () = self.core.session.clock.sleep(wait) => false,
         }
     }
 
@@ -289,8 +291,10 @@ impl Inbox {
     async fn handle_and_warn(&self, turn: Turn) -> (Turn, bool) {
         let (id, event) = (turn.event.event_id, turn.event.event.clone());
         let mut handled = Box::pin(self.handle(turn));
-        if let Ok(handled) = tokio::time::timeout(SLOW_HANDLER, &mut handled).await {
-            return handled;
+        tokio::select! {
+            biased;
+            handled = &mut handled => return handled,
+            () = self.core.session.clock.sleep(SLOW_HANDLER) => {}
         }
         let seconds = SLOW_HANDLER.as_secs();
         warn_loudly(&format!(

@@ -1,6 +1,7 @@
 //! The ways by which events come to a running agent: a socket, or long polls.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -31,6 +32,8 @@ const POLL_WAIT_SECONDS: u32 = 25;
 const MAX_POLL_EVENTS: usize = 1_000;
 /// A page with fewer events has all that there were. One with more may have ended at its 4 MB.
 const SHORT_PAGE_EVENTS: usize = 100;
+/// A poll waits so long for the handlers of the one before it. Then it looks for other events.
+const SETTLE_WAIT: Duration = Duration::from_secs(10);
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
@@ -257,6 +260,8 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
     let resyncs = Resyncs::default();
     // Until a page is short, its events may have been there before this run.
     let mut looks_back = true;
+    // The events whose handlers still run, which come again.
+    let mut taken = HashSet::new();
     while !stopping.is_cancelled() {
         let wait = if looks_back { 0 } else { POLL_WAIT_SECONDS };
         let call = Call::get(format!("/agents/{}/messages/poll", core.agent_id))
@@ -275,11 +280,17 @@ async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> R
                     inbox.replayed_to.store(last.seq, Ordering::Relaxed);
                 }
                 looks_back &= page.data.len() >= SHORT_PAGE_EVENTS;
-                page.data
-                    .into_iter()
-                    .for_each(|event| inbox.take(event, false));
-                inbox.settled().await;
-                cursor = inbox.ackable().or(cursor).or(Some(page.next_cursor));
+                for event in page.data {
+                    if taken.insert((event.cursor.epoch, event.cursor.seq)) {
+                        inbox.take(event, false);
+                    }
+                }
+                let is_settled = inbox.settled(SETTLE_WAIT).await;
+                let end = is_settled.then_some(page.next_cursor);
+                cursor = inbox.ackable().or(cursor).or(end);
+                if is_settled {
+                    taken.clear();
+                }
             }
             Err(error) if error.code() == Some(Code::CursorExpired) => {
                 let has_resumed = &resyncs.has_resumed;

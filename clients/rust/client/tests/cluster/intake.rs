@@ -1,18 +1,93 @@
-//! What comes in badly: reads that fail.
+//! What comes in badly: handlers that never end, reads that fail.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
-use blindpipe_client::{Client, Hook};
+use blindpipe_client::{Client, Clock, Context, Hook, agent::Transport, client::Conversation};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     attacks::next_message,
     faults::{Fault, fail},
+    log::Log,
     proxy::Proxy,
-    support::{cluster, direct, watch},
+    support::{Watch, cluster, direct, scene, until, watch},
 };
+
+/// Waits for an answer, and moves a clock until it comes.
+async fn answer_by(clock: &Clock, step: Duration, events: &mut Watch, of: &Conversation) -> String {
+    let mut answer = Box::pin(events.answer(of));
+    loop {
+        match timeout(Duration::from_millis(200), &mut answer).await {
+            Ok(answer) => return answer.text().to_owned(),
+            Err(_) => clock.advance(step),
+        }
+    }
+}
+
+async fn never_ends(transport: Transport) {
+    let (log, _guard) = Log::start();
+    let (scene, clock) = (scene("stuck").await, Clock::default());
+    let end = Arc::new(Semaphore::new(0));
+    let runs = Arc::<Mutex<Vec<String>>>::default();
+    let (ends, running) = (end.clone(), runs.clone());
+    let builder = scene.builder().clock(clock.clone()).transport(transport);
+    // An agent remembers no message in clear, so it would handle one again that came twice.
+    let builder = builder.allow_plaintext();
+    let builder = builder.on_message(move |ctx: Context| {
+        let ends = ends.clone();
+        running.lock().push(ctx.text().to_owned());
+        async move {
+            if ctx.text() == "for ever" {
+                ends.acquire().await.expect("open").forget();
+            }
+            ctx.reply(format!("You said: {}", ctx.text())).await
+        }
+    });
+    let mut talk = scene.talk(builder).await;
+    talk.conversation.choose_clear().expect("chosen");
+    let clear = json!({ "type": "text", "text": "for ever" });
+    let sent = scene.ada.client.send_raw(talk.conversation.id(), &clear);
+    sent.await.expect("sent");
+    until(|| !runs.lock().is_empty()).await;
+    assert!(!log.contains("still run"));
+    until(|| {
+        clock.advance(Duration::from_secs(60));
+        log.contains("the handlers of message.created") && log.contains("still run after 300 s")
+    })
+    .await;
+    let bob = scene.cluster.user("bob").await.expect("a person");
+    let bobs = bob.client.open_agent(scene.agent.id).await.expect("opened");
+    let mut bobs_events = watch(&bob).await;
+    for text in ["one", "two"] {
+        bobs.send(text).await.expect("sent");
+        let settle = Duration::from_secs(10);
+        let answer = answer_by(&clock, settle, &mut bobs_events, &bobs).await;
+        assert_eq!(answer, format!("You said: {text}"));
+    }
+    end.add_permits(1);
+    let said = talk.answer().await;
+    assert_eq!(said.text(), "You said: for ever");
+    let said = talk.events.ask(&talk.conversation, "in the end").await;
+    assert_eq!(said, "You said: in the end");
+    talk.agent.stop().await;
+    let wanted = ["for ever", "one", "two", "in the end"];
+    assert_eq!(*runs.lock(), wanted, "no event was handled twice");
+}
+
+#[tokio::test]
+async fn a_handler_that_never_ends_holds_up_its_own_conversation_alone_and_is_logged() {
+    for transport in [Transport::Socket, Transport::Poll] {
+        never_ends(transport).await;
+    }
+}
 
 #[tokio::test]
 async fn an_event_whose_keys_cannot_be_read_for_now_is_waited_for() {

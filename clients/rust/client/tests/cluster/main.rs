@@ -10,6 +10,7 @@ mod crashes;
 mod examples;
 mod faults;
 mod intake;
+mod log;
 mod marks;
 mod outages;
 mod people;
