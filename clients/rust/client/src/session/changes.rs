@@ -10,7 +10,7 @@ use blindpipe_e2ee::{
     trust::{Notice, Trust},
 };
 use blindpipe_protocol::{
-    events::Event,
+    events::{Event, EventKind},
     group_keys::KeyRotation,
     ids::{ConversationId, Principal},
 };
@@ -103,6 +103,9 @@ impl Session {
             ) => {
                 self.stale(event.conversation_id);
                 Ok(())
+            }
+            None if EventKind::from_name(&event.event).is_some() => {
+                Err(blindpipe_e2ee::Error::Malformed.into())
             }
             _ => Ok(()),
         };

@@ -1,4 +1,4 @@
-//! What comes in badly: handlers that never end, reads that fail.
+//! What comes in badly: handlers that never end, events of an unknown shape, reads that fail.
 
 use std::{
     sync::{
@@ -14,11 +14,11 @@ use serde_json::json;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
-    attacks::next_message,
+    attacks::{Told, next_message},
     faults::{Fault, fail},
     log::Log,
     proxy::Proxy,
-    support::{Watch, cluster, direct, scene, until, watch},
+    support::{Watch, cluster, direct, echo, scene, until, watch},
 };
 
 /// Waits for an answer, and moves a clock until it comes.
@@ -87,6 +87,47 @@ async fn a_handler_that_never_ends_holds_up_its_own_conversation_alone_and_is_lo
     for transport in [Transport::Socket, Transport::Poll] {
         never_ends(transport).await;
     }
+}
+
+#[tokio::test]
+async fn an_event_of_an_unknown_shape_is_logged_and_ends_nothing() {
+    let (log, _guard) = Log::start();
+    let scene = scene("robust").await;
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    let told = Told::default();
+    let agent = echo(proxy.agent(&scene.agent).on_hook(told.hook()));
+    let mut talk = scene.talk(agent).await;
+    let said = talk.events.ask(&talk.conversation, "one").await;
+    assert_eq!(said, "You said: one");
+    let place = talk.conversation.id().to_string();
+    let strange = json!({ "shape": ["unknown", 1, null] });
+    for name in ["key.device_added", "key.rotated", "member.removed"] {
+        assert!(!log.contains("could not be looked into"), "{name}");
+        proxy.inject_event(name, &place, &strange);
+        until(|| log.contains("an event could not be looked into")).await;
+        log.clear();
+    }
+    for (name, number) in [("message.created", 1), ("message.created", 2)] {
+        proxy.inject_event(name, &place, &strange);
+        until(|| told.refused().len() == number).await;
+    }
+    for name in ["artifact_response", "turn.stop", "a.name.of.later"] {
+        proxy.inject_event(name, &place, &strange);
+    }
+    // Neither a frame that is no event, nor one that is nothing.
+    for frame in [
+        json!({ "type": "event", "event": 7 }),
+        json!({ "type": 7 }),
+        json!([]),
+    ] {
+        proxy.inject(frame);
+    }
+    until(|| told.refused().len() == 3).await;
+    assert_eq!(told.refused(), ["malformed"; 3]);
+    talk.conversation.rotate().await.expect("rotated");
+    let said = talk.events.ask(&talk.conversation, "two").await;
+    assert_eq!(said, "You said: two");
+    talk.agent.stop().await;
 }
 
 #[tokio::test]

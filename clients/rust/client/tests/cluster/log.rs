@@ -28,6 +28,10 @@ impl Log {
     pub fn contains(&self, words: &str) -> bool {
         self.0.lock().contains(words)
     }
+
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
 }
 
 struct Keeper(Log);
