@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
-use blindpipe_client::client::ClientEvent;
+use blindpipe_client::{Clock, Context, client::ClientEvent};
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, time::sleep};
 
 use crate::{
     proxy::Proxy,
-    support::{Watch, is_by_agent, scene, watch},
+    support::{Watch, is_by_agent, scene, until, watch},
 };
 
 /// A screen's view of a single stream, as events come.
@@ -131,4 +132,66 @@ async fn a_status_without_a_text_ends_with_the_reply() {
             .is_empty()
     );
     talk.agent.stop().await;
+}
+
+/// The frames that a silent agent sends in steps of 20 seconds.
+async fn signs(has_text: bool, steps: usize) -> Vec<String> {
+    let scene = scene("silent").await;
+    let (proxy, clock) = (Proxy::before(&scene.cluster, 1).await, Clock::default());
+    let frames = Arc::<Mutex<Vec<String>>>::default();
+    let counting = frames.clone();
+    proxy.on_sent_frame(move |frame| {
+        let kind = frame["type"].as_str().unwrap_or_default();
+        let Some(kind) = kind.strip_prefix("stream.") else {
+            return vec![frame];
+        };
+        counting.lock().push(kind.to_owned());
+        // The node's clock is not moved, and it takes a checkpoint every few seconds.
+        Vec::new()
+    });
+    let (moving, counted) = (clock.clone(), frames.clone());
+    let silent = proxy
+        .agent(&scene.agent)
+        .clock(clock)
+        .on_message(move |ctx: Context| {
+            let (clock, frames) = (moving.clone(), counted.clone());
+            async move {
+                let mut out = ctx.stream()?;
+                if has_text {
+                    out.write("one").await;
+                    out.flush().await;
+                } else {
+                    out.status("searching…");
+                }
+                until(|| frames.lock().len() == 2).await;
+                for step in 0..steps {
+                    clock.advance(Duration::from_secs(19));
+                    // A piece of nothing has it look.
+                    out.write("").await;
+                    sleep(Duration::from_millis(200)).await;
+                    assert_eq!(frames.lock().len(), 2 + step, "it is too early: {frames:?}");
+                    clock.advance(Duration::from_secs(1));
+                    out.write("").await;
+                    until(|| frames.lock().len() == 3 + step).await;
+                }
+                out.cancel(Some("enough"));
+                Ok(())
+            }
+        });
+    let talk = scene.talk(silent).await;
+    talk.conversation.send("?").await.expect("sent");
+    until(|| frames.lock().last().is_some_and(|kind| kind == "cancel")).await;
+    talk.agent.stop().await;
+    let frames = frames.lock().clone();
+    frames[2..frames.len() - 1].to_vec()
+}
+
+#[tokio::test]
+async fn a_silent_stream_gives_a_sign_every_twenty_seconds() {
+    let (spoken, quiet) = tokio::join!(signs(true, 9), signs(false, 2));
+    let mut wanted = vec!["keepalive"; 9];
+    // The first sign brings the text, and so does one in two minutes.
+    (wanted[0], wanted[6]) = ("checkpoint", "checkpoint");
+    assert_eq!(spoken, wanted);
+    assert_eq!(quiet, ["keepalive"; 2]);
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, mpsc},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
 use super::super::{context::Context, outbox::Draft};
@@ -126,8 +126,9 @@ struct Begun {
     generation: u32,
     /// The connection that the last frames went over.
     connection: u64,
-    at: Instant,
-    sign_at: Instant,
+    /// Unix milliseconds, as all times here.
+    at: u64,
+    sign_at: u64,
     /// The server has refused a frame.
     is_lost: bool,
 }
@@ -142,7 +143,7 @@ pub(super) struct Show {
     next_number: u64,
     /// The number of deltas at the last checkpoint.
     checkpoint_number: u64,
-    checkpoint_at: Option<Instant>,
+    checkpoint_at: Option<u64>,
 }
 
 /// The frame of a step.
@@ -236,7 +237,6 @@ impl Show {
         let Some(socket) = self.context.core().socket() else {
             return Step::Nothing;
         };
-        let now = Instant::now();
         let mut state = self.live.state.lock();
         let is_written = state.shown < state.text.len();
         let Some(begun) = &self.begun else {
@@ -248,7 +248,7 @@ impl Show {
             };
         };
         if begun.is_lost {
-            let is_due = now >= begun.at + BEGIN_WAIT * (begun.generation + 1);
+            let is_due = self.is_over(begun.at, BEGIN_WAIT * (begun.generation + 1));
             return if is_due {
                 Step::Begin(socket)
             } else {
@@ -279,17 +279,26 @@ impl Show {
             state.has_new_status = false;
             return state.status.clone().map_or(Step::Nothing, Step::Status);
         }
-        if now < begun.sign_at + SIGN_INTERVAL {
+        if !self.is_over(begun.sign_at, SIGN_INTERVAL) {
             return Step::Nothing;
         }
         let is_old = self
             .checkpoint_at
-            .is_none_or(|at| now >= at + CHECKPOINT_INTERVAL);
+            .is_none_or(|at| self.is_over(at, CHECKPOINT_INTERVAL));
         if has_text && (is_old || since_checkpoint > 0) {
             Step::Checkpoint
         } else {
             Step::KeepAlive
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.context.core().session.clock.now_ms()
+    }
+
+    /// A clock that was set back makes no wait longer.
+    fn is_over(&self, since_ms: u64, wait: Duration) -> bool {
+        Duration::from_millis(self.now_ms().abs_diff(since_ms)) >= wait
     }
 
     async fn say(&mut self, step: Step) -> Result<()> {
@@ -342,7 +351,7 @@ impl Show {
         let answered = self.context.answered();
         let in_reply_to = answered.map(|answered| answered.message.message_id);
         let generation = self.begun.take().map_or(0, |begun| begun.generation + 1);
-        let now = Instant::now();
+        let now = self.now_ms();
         self.begun = Some(Begun {
             refusals: socket.watch(stream_id.clone()),
             generation,
@@ -377,7 +386,7 @@ impl Show {
         };
         let n = self.next_number - 1;
         self.checkpoint_number = self.next_number;
-        self.checkpoint_at = Some(Instant::now());
+        self.checkpoint_at = Some(self.now_ms());
         if let Some(begun) = &mut self.begun {
             begun.connection = begun.socket.connection();
         }
@@ -396,8 +405,9 @@ impl Show {
         if self.live.is_ended() {
             return;
         }
+        let now = self.now_ms();
         if let Some(begun) = &mut self.begun {
-            begun.sign_at = Instant::now();
+            begun.sign_at = now;
             if matches!(frame, ClientFrame::StreamKeepalive(_)) {
                 begun.connection = begun.socket.connection();
             }
