@@ -1,5 +1,6 @@
 //! Agents and people on two nodes of a real cluster.
 
+mod approval_lies;
 mod approvals;
 mod attacks;
 mod backlogs;
@@ -7,6 +8,7 @@ mod basics;
 mod calls;
 mod changes;
 mod crashes;
+mod durable_approvals;
 mod examples;
 mod faults;
 mod intake;
