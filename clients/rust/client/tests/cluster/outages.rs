@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     faults::Fault,
     proxy::Proxy,
-    support::{PATIENCE, cluster, direct, echo, running, scene, texts, until, watch},
+    support::{PATIENCE, cluster, direct, echo, receiving, running, scene, texts, until, watch},
 };
 
 /// The faults after which a handler is tried again, and the events that were given up.
@@ -242,13 +242,7 @@ async fn a_webhook_whose_store_fails_answers_no_success() {
     });
     let hooked = hooked.build();
     hooked.check().await.expect("a key");
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}/", listener.local_addr().expect("an address"));
-    let secret = "whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
-    let router = hooked.webhook(secret).expect("a secret").into_router();
-    let mut serving = JoinSet::new();
-    serving.spawn(async move { axum::serve(listener, router).await });
-    hooked.set_webhook(&url, secret).await.expect("registered");
+    let _receiving = receiving(&hooked).await;
     let conversation = scene.conversation().await;
     conversation.send("hello").await.expect("sent");
     // The delivery is not acknowledged: it comes again until the store has kept what it taught.

@@ -14,6 +14,7 @@ use blindpipe_client::{
     testing::{DevCluster, TestAgent, TestUser},
 };
 use tokio::{
+    net::TcpListener,
     sync::{OnceCell, RwLock, RwLockReadGuard},
     task::JoinSet,
     time::timeout,
@@ -198,6 +199,28 @@ impl Running {
         let ended = self.task.join_next().await.expect("a task");
         ended.expect("no panic").expect("an orderly end");
     }
+}
+
+/// The secret of [`receiving`].
+pub const WEBHOOK_SECRET: &str = "whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+
+/// A receiver of an agent's deliveries, which the service knows.
+pub struct Receiving(#[expect(dead_code, reason = "it ends with its test")] JoinSet<()>);
+
+pub async fn receiving(agent: &Agent) -> Receiving {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let router = agent.webhook(WEBHOOK_SECRET).expect("a secret");
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let served = axum::serve(listener, router.into_router()).await;
+        served.expect("served");
+    });
+    let webhook = agent.set_webhook(&url, WEBHOOK_SECRET).await;
+    let webhook = webhook.expect("registered");
+    let status = webhook.status.as_str();
+    assert_eq!(status, "active", "{:?}", webhook.last_error);
+    Receiving(serving)
 }
 
 /// A person's events; those from before are left out.
