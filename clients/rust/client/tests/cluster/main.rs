@@ -12,6 +12,7 @@ mod durable_approvals;
 mod examples;
 mod faults;
 mod intake;
+mod large;
 mod log;
 mod marks;
 mod outages;
