@@ -9,8 +9,12 @@ use std::{
 };
 
 use blindpipe_client::{
-    Agent, Client, Clock, Hook, Server, agent::SendOptions, client::ClientEvent,
-    e2ee::consent::Sensitivity, protocol::ids::Principal, testing::PROTECTION_PASSWORD,
+    Agent, Client, Clock, Error, Hook, MemoryStore, Server,
+    agent::{SendOptions, Transport},
+    client::ClientEvent,
+    e2ee::consent::Sensitivity,
+    protocol::ids::Principal,
+    testing::PROTECTION_PASSWORD,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -18,9 +22,59 @@ use serde_json::{Value, json};
 use crate::{
     approvals::{SCOPE, TOOL, agent_of, asking, grant},
     attacks::Told,
+    log::Log,
     proxy::Proxy,
     support::{cluster, echo, history, running, scene, until, watch},
 };
+
+#[tokio::test]
+async fn an_agent_without_a_key_does_not_start_unless_that_is_meant() {
+    let (log, _guard) = Log::start();
+    let scene = scene("forgotten").await;
+    log.clear();
+    let node = scene.cluster.node(1).expect("a node");
+    let builder = || Agent::builder(node.clone(), scene.agent.id, scene.agent.token.as_str());
+    for transport in [Transport::Socket, Transport::Poll] {
+        let agent = echo(builder().transport(transport)).build();
+        for way in ["checked", "run"] {
+            let started = if way == "checked" {
+                agent.check().await
+            } else {
+                agent.run_until_stopped().await
+            };
+            let Err(Error::Usage(why)) = started else {
+                panic!("it is {way}: {started:?}");
+            };
+            assert!(why.contains("the agent has no key"), "{why}");
+        }
+    }
+    builder()
+        .allow_plaintext()
+        .build()
+        .check()
+        .await
+        .expect("meant");
+    assert!(!log.contains("first contact"), "it has no first contacts");
+}
+
+#[tokio::test]
+async fn a_start_without_a_store_warns_of_first_contacts() {
+    let (log, _guard) = Log::start();
+    let warning = "no store: this start is a first contact with everybody";
+    let scene = scene("stateless").await;
+    assert!(log.contains(warning), "a person is warned");
+    log.clear();
+    let builder = Client::builder(scene.cluster.node(0).expect("a node"));
+    let stored = builder.store(MemoryStore::default());
+    let stored = stored.login(&scene.ada.email, &scene.ada.password, "dev-pass");
+    stored.await.expect("signed in");
+    let agent = || scene.builder();
+    let kept = agent().store(MemoryStore::default()).build();
+    kept.check().await.expect("a key");
+    assert!(!log.contains(warning), "these have stores");
+    agent().build().check().await.expect("a key");
+    assert!(log.contains(warning), "an agent is warned");
+}
 
 #[tokio::test]
 async fn an_agent_without_a_key_handles_and_says_nothing_where_an_envelope_was_seen() {
