@@ -21,6 +21,7 @@ mod postgres_store;
 mod proxy;
 mod quickstart;
 mod readme;
+mod readme_person;
 mod redis;
 mod renewals;
 mod rotations;

@@ -27,7 +27,7 @@ const ROUNDS_WITHOUT_STORE: u32 = 2;
 const BETWEEN_SENDS: Duration = Duration::from_millis(110);
 
 /// A program without its comments and the blanks between its words.
-fn words(program: &str) -> Vec<String> {
+pub fn words(program: &str) -> Vec<String> {
     let lines = program
         .lines()
         .map(|line| line.split("//").next().unwrap_or(""));
@@ -44,10 +44,11 @@ fn the_example_is_the_program_of_the_readme() {
     assert_eq!(words(shown), words(&read("examples/rust/echo.rs")));
 }
 
-struct Mortal(Child);
+/// The README's agent in a process of its own.
+pub struct Mortal(Child);
 
 impl Mortal {
-    fn start(scene: &Scene, proxy: &Proxy, store: Option<&Path>) -> Self {
+    pub fn start(scene: &Scene, proxy: &Proxy, store: Option<&Path>) -> Self {
         let mut command = Command::new(built("examples/agent-echo"));
         command
             .env("BLINDPIPE_URL", proxy.server().url())
@@ -62,7 +63,7 @@ impl Mortal {
     }
 
     /// By SIGKILL. It must have lived until now.
-    fn die(&mut self) {
+    pub fn die(&mut self) {
         assert!(
             self.0.try_wait().expect("a state").is_none(),
             "it has ended"
