@@ -28,6 +28,7 @@ mod rotations;
 mod search;
 mod shared;
 mod shared_store;
+mod soak;
 mod stops;
 mod strangers;
 mod streams;

@@ -62,6 +62,10 @@ impl Mortal {
         Self(command.spawn().expect("an example that is built"))
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// By SIGKILL. It must have lived until now.
     pub fn die(&mut self) {
         assert!(
