@@ -100,12 +100,16 @@ fn prepare(folder: &Path) -> Shell {
 async fn every_command_of_the_quickstart_works() {
     let _cluster = cluster().await;
     let text = fs::read_to_string(root().join("docs/quickstart.md")).expect("a guide");
-    let echo = fs::read_to_string(root().join("examples/rust/echo.rs")).expect("an example");
-    let shown = block(steps_of(&text)["Write the agent"], "rust");
-    assert!(
-        echo.ends_with(shown),
-        "the guide shows examples/rust/echo.rs"
-    );
+    let shown = [
+        ("echo.rs", "Write the agent"),
+        ("deploy.rs", "Let it ask first, and stop it"),
+    ];
+    for (name, step) in shown {
+        let example = root().join("examples/rust").join(name);
+        let example = fs::read_to_string(example).expect("an example");
+        let shown = block(steps_of(&text)[step], "rust");
+        assert!(example.ends_with(shown), "the guide shows {name}");
+    }
     let place = folder().join("quickstart");
     let shell = prepare(&place);
     // The one of an earlier run stays beside the cluster.
@@ -118,9 +122,24 @@ async fn every_command_of_the_quickstart_works() {
         ));
         let mut run = shell.command(block(steps_of(&text)["Run it"], "sh"));
         let agent = run.process_group(0).stdout(Stdio::null()).spawn();
-        let _agent = Group(agent.expect("bash"));
+        let agent = Group(agent.expect("bash"));
         let ask = block(steps_of(&text)["Ask it"], "sh");
         assert_eq!(shell.run(ask), block(steps_of(&text)["Ask it"], "text"));
+        drop(agent);
+        let step = steps_of(&text)["Let it ask first, and stop it"];
+        let mut run = shell.command(block(step, "bash"));
+        let agent = run.process_group(0).stdout(Stdio::null()).spawn();
+        let _agent = Group(agent.expect("bash"));
+        let shown = shell.run(block(step, "sh"));
+        assert_eq!(shown.lines().last(), Some(block(step, "text").trim_end()));
+        let (export, _) = block(step, "sh").split_once('\n').expect("lines");
+        let tail = "timeout 2 bp tail rust-agent -n 9 || true";
+        for said in ["Deploy 1.4.2: approved.", "I have stopped."] {
+            shell.run(&format!(
+                "{export}\nfor i in $(seq 30); do ({tail}) > said; grep -q '{said}' said && exit; \
+                 done; cat said >&2; false"
+            ));
+        }
     });
     done.await.expect("every command works");
     fs::remove_dir_all(place).ok();
