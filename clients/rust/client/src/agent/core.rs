@@ -1,41 +1,34 @@
-//! How an agent begins: its keys, what it remembers, and the parts that work together.
+//! How an agent begins: what it remembers, and the parts that work together.
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use blindpipe_e2ee::{
     AgentKey, PrivateKeys,
     room::{MAX_MESSAGE_AGE, Marks},
-    to_base64,
-    trust::{DirectoryKey, Policy, Trust},
+    trust::{Policy, Trust},
 };
 use blindpipe_protocol::{
-    agents::{AgentKeys, CheckAgentKey, CheckedAgentKey, RegisterAgentKey, RegisteredAgentKey},
-    errors::Code,
     ids::{AgentId, ConversationId, Principal},
     messages::Message,
-    text::{Scheme, Secret},
+    text::Secret,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tracing::warn;
 
 use super::{
+    keys::{check_keys, directory_key},
     outbox::Outbox,
     tool_calls::ToolCalls,
     turns::{BusyPolicy, Turns},
 };
 use crate::{
-    ApiError, Clock, Error, Result, Server, Store,
+    Clock, Error, Result, Server, Store,
     hooks::{Hook, Hooks, NO_STORE, warn_loudly},
-    session::{Keys, Session, SessionParts, hex, principal},
+    session::{Keys, Session, SessionParts, principal},
     shared_store::{Saved, SharedStore, restored, save_changed, take_news},
     store::{Entries, Handled},
     transport::{Bearer, Call, Http, Socket},
@@ -45,9 +38,6 @@ const NO_KEY: Error = Error::Usage(
     "the agent has no key: set BLINDPIPE_KEY, or say that it speaks in clear \
      (BLINDPIPE_PLAINTEXT=allow, allow_plaintext())",
 );
-
-/// A key's grace after a new token is seven days.
-const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 
 /// The description of an agent.
 pub(super) struct Config {
@@ -88,7 +78,7 @@ pub(crate) struct Core {
     /// The socket, while a run holds one.
     pub(super) socket: Mutex<Option<Arc<Socket>>>,
     /// The last look whether the key is about to end, Unix milliseconds.
-    key_checked_at: AtomicU64,
+    pub(super) key_checked_at: AtomicU64,
     store: Option<Kept>,
     /// Handled messages that the store does not have yet.
     unsaved: Mutex<Vec<Handled>>,
@@ -155,41 +145,6 @@ impl Core {
             unsaved: Mutex::default(),
             saving: Mutex::default(),
         }))
-    }
-
-    /// Keeps the key that signs registered: a new token gives it an end.
-    pub(super) async fn watch_key(&self) {
-        loop {
-            self.session.clock.sleep(KEY_CHECK_INTERVAL).await;
-            self.check_key_daily().await;
-        }
-    }
-
-    /// Registers the key that signs once more if it is about to end. It asks once a day.
-    pub(super) async fn check_key_daily(&self) {
-        let now = self.session.clock.now_ms();
-        let before = self.key_checked_at.load(Ordering::Relaxed);
-        if Duration::from_millis(now.saturating_sub(before)) < KEY_CHECK_INTERVAL {
-            return;
-        }
-        self.key_checked_at.store(now, Ordering::Relaxed);
-        if let Err(error) = self.renew_key().await {
-            warn!(error = error.kind(), "the agent's key was not checked");
-        }
-    }
-
-    async fn renew_key(&self) -> Result<()> {
-        let Some(keys) = &self.session.keys else {
-            return Ok(());
-        };
-        let (http, clock) = (&self.http, &self.session.clock);
-        match check_key(http, self.agent_id, &keys.signer).await? {
-            Checked::Known { current: true } => Ok(()),
-            Checked::Known { current: false } => {
-                put_back(http, self.agent_id, &keys.signer, clock).await
-            }
-            Checked::Another(mismatch) => Err(mismatch.into()),
-        }
     }
 
     pub(super) fn outbox(&self) -> Outbox<'_> {
@@ -304,110 +259,6 @@ async fn publish_manifest(http: &Http, config: &Config) -> Result<()> {
         http.data::<Value>(call.repeatable()).await?;
     }
     Ok(())
-}
-
-/// Checks the keys that are held, and puts the one that fits first. A key is never replaced in
-/// silence.
-async fn check_keys(
-    http: &Http,
-    agent_id: AgentId,
-    mut held: Vec<PrivateKeys>,
-    clock: &Clock,
-) -> Result<Vec<PrivateKeys>> {
-    for at in 0..held.len() {
-        let mismatch = match check_key(http, agent_id, &held[at]).await? {
-            Checked::Known { current } => {
-                // The key that fits signs. The others open secrets that were wrapped for them.
-                held[..=at].rotate_right(1);
-                if !current {
-                    put_back(http, agent_id, &held[0], clock).await?;
-                }
-                return Ok(held);
-            }
-            Checked::Another(mismatch) => mismatch,
-        };
-        let expected = mismatch.params.get("expected_key_ids");
-        let has_key = expected
-            .and_then(Value::as_array)
-            .is_some_and(|ids| !ids.is_empty());
-        if has_key && at + 1 == held.len() {
-            return Err(mismatch.into());
-        }
-    }
-    if let Some(newest) = held.first() {
-        register_key(http, agent_id, newest, clock).await?;
-    }
-    Ok(held)
-}
-
-/// The server's word on a key.
-enum Checked {
-    /// It is the agent's. Unless it is current, it ends soon.
-    Known {
-        current: bool,
-    },
-    Another(ApiError),
-}
-
-async fn check_key(http: &Http, agent_id: AgentId, keys: &PrivateKeys) -> Result<Checked> {
-    let key_id = hex(&keys.key_id());
-    let path = format!("/agents/{agent_id}/keys/check");
-    let call = Call::post(path, &CheckAgentKey { key_id }).repeatable();
-    match http.data::<CheckedAgentKey>(call).await {
-        Ok(CheckedAgentKey { current, .. }) => Ok(Checked::Known { current }),
-        Err(Error::Api(error)) if error.code == Some(Code::AgentKeysMismatch) => {
-            Ok(Checked::Another(*error))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// A new token gave the key an end; registered once more, it has none. A key that another one has
-/// replaced is left as it is.
-async fn put_back(http: &Http, agent_id: AgentId, keys: &PrivateKeys, clock: &Clock) -> Result<()> {
-    let call = Call::get(format!("/agents/{agent_id}/keys"));
-    let listed = http.data::<AgentKeys>(call).await?;
-    if listed.keys.iter().any(|key| key.current) {
-        warn!("another key than this agent's is the current one: this one ends");
-        return Ok(());
-    }
-    warn!("the agent's key was about to end and is registered again");
-    register_key(http, agent_id, keys, clock).await
-}
-
-async fn register_key(
-    http: &Http,
-    agent_id: AgentId,
-    keys: &PrivateKeys,
-    clock: &Clock,
-) -> Result<()> {
-    let public_key = to_base64(keys.public().public_key());
-    let signing_public_key = to_base64(keys.public().signing_public_key());
-    let timestamp = clock.now();
-    let text = format!("keys-register|{agent_id}|{public_key}|{signing_public_key}|{timestamp}");
-    let body = RegisterAgentKey {
-        public_key,
-        signing_public_key,
-        timestamp,
-        signature: to_base64(&keys.sign(text.as_bytes())),
-        introduction: None,
-        schemes: Some(vec![Scheme("bp1".to_owned())]),
-    };
-    let call = Call::post(format!("/agents/{agent_id}/keys/register"), &body);
-    http.data::<RegisteredAgentKey>(call.repeatable()).await?;
-    Ok(())
-}
-
-fn directory_key(keys: &PrivateKeys) -> DirectoryKey {
-    DirectoryKey {
-        device_id: None,
-        public_key: *keys.public().public_key(),
-        signing_public_key: *keys.public().signing_public_key(),
-        schemes: vec!["bp1".to_owned()],
-        introduction: None,
-        retired: false,
-        retired_at: None,
-    }
 }
 
 type Loaded = (Trust, HashMap<ConversationId, Marks>, Vec<Handled>);

@@ -12,6 +12,7 @@ mod core;
 mod dispatcher;
 mod handlers;
 mod inbox;
+mod keys;
 mod manifest;
 mod outbox;
 mod questions;
