@@ -1,6 +1,7 @@
 //! The ways to a server: REST calls, and a socket that comes back.
 
 mod clock;
+mod frame;
 mod http;
 mod load;
 mod pacer;
@@ -12,9 +13,10 @@ mod socket;
 pub use self::{clock::Clock, reach::Reached, server::Server};
 pub(crate) use self::{
     clock::{new_id, rng},
+    frame::Frame,
     http::{Answer, Bearer, Call, Http, is_missing},
     load::Load,
-    socket::{Frame, Socket, SocketOwner},
+    socket::{Socket, SocketOwner},
 };
 
 use std::time::Duration;

@@ -11,23 +11,23 @@ use blindpipe_protocol::{
     ids::ConnectionId,
     text::StreamId,
 };
-use futures_util::{FutureExt, SinkExt, StreamExt, future::BoxFuture};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use parking_lot::Mutex;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
-    net::TcpStream,
     sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until, timeout},
 };
-use tokio_tungstenite::{
-    Connector, MaybeTlsStream, WebSocketStream, connect_async_tls_with_config,
-    tungstenite::{Message, protocol::frame::coding::CloseCode},
-};
+use tokio_tungstenite::{Connector, connect_async_tls_with_config, tungstenite::Message};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Server, full_jitter};
+use super::{
+    Server,
+    frame::{Frame, Stream, close, write},
+    full_jitter,
+};
 use crate::{
     ApiError, Error, Result,
     hooks::{Hook, Hooks},
@@ -41,39 +41,10 @@ const LIMIT_WAIT: Duration = Duration::from_secs(10);
 const FLOOD_WAIT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(15);
-const WRITE_TIMEOUT: Duration = Duration::from_secs(15);
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const NORMAL: u16 = 1000;
 const NO_STATUS: u16 = 1006;
 /// A local verdict: the connection said nothing for too long.
 const DEAD: u16 = 4999;
-
-/// A frame of the server, not read yet.
-#[derive(Clone)]
-pub(crate) struct Frame {
-    pub(crate) kind: String,
-    text: String,
-}
-
-impl Frame {
-    fn read(text: String) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Tag {
-            r#type: String,
-        }
-        let Tag { r#type: kind } = serde_json::from_str(&text).ok()?;
-        Some(Self { kind, text })
-    }
-
-    /// The frame as its type; none if a newer server writes another one.
-    pub(crate) fn parse<T: DeserializeOwned>(&self) -> Option<T> {
-        serde_json::from_str(&self.text).ok()
-    }
-
-    pub(crate) const fn bytes(&self) -> usize {
-        self.text.len()
-    }
-}
 
 /// The client of a socket: it is asked, and told.
 pub(crate) trait SocketOwner: Send + Sync {
@@ -102,8 +73,6 @@ struct Ending {
     /// The wait that the server hinted.
     wait: Option<Duration>,
 }
-
-type Stream = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 pub(crate) struct Socket {
     url: String,
@@ -453,26 +422,4 @@ async fn renew(owner: &dyn SocketOwner) -> Option<ClientFrame> {
         })),
         _ => None,
     }
-}
-
-async fn write(stream: &mut Stream, text: String) -> Result<()> {
-    let sent = timeout(WRITE_TIMEOUT, stream.send(Message::text(text))).await;
-    match sent {
-        Ok(Ok(())) => Ok(()),
-        _ => Err(Error::lost()),
-    }
-}
-
-async fn close(stream: &mut Stream) {
-    let frame = tokio_tungstenite::tungstenite::protocol::CloseFrame {
-        code: CloseCode::Normal,
-        reason: "".into(),
-    };
-    // The server's answer says that it has read everything before.
-    let closed = async {
-        if stream.close(Some(frame)).await.is_ok() {
-            while let Some(Ok(_)) = stream.next().await {}
-        }
-    };
-    timeout(CLOSE_TIMEOUT, closed).await.ok();
 }
