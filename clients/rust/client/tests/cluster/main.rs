@@ -18,6 +18,7 @@ mod marks;
 mod outages;
 mod people;
 mod postgres_store;
+mod processes;
 mod proxy;
 mod quickstart;
 mod readme;

@@ -1,37 +1,29 @@
 //! Several processes of one agent share its conversations.
 
 use std::{
-    collections::{BTreeSet, HashMap},
     env, fs,
     io::Write,
     path::{Path, PathBuf},
-    process::{Child, Command},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use blindpipe_client::{
     Agent, Context, Error, FileStore, PostgresStore, Result, SharedFolder,
     agent::{AgentBuilder, Transport},
-    client::Conversation,
     protocol::ids::{AgentId, Principal},
-    testing::{DevCluster, TestAgent, TestUser},
 };
-use futures_util::future::join_all;
-use tokio::{
-    sync::RwLockWriteGuard,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 use tokio_postgres::NoTls;
 use uuid::Uuid;
 
 use crate::{
     postgres_store::Database,
-    support::{self, PATIENCE, QUIET, Shared, cluster, folder, running, texts},
+    processes::{Others, PEOPLE, scene, scene_in},
+    support::{self, PATIENCE, QUIET, folder, running},
 };
 
 /// The longest time until a frozen process has lost its conversations, and what follows.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(120);
-const PEOPLE: usize = 4;
 
 /// Nanoseconds by the clock of the machine, which is the same in all processes.
 #[allow(clippy::disallowed_methods, reason = "no test moves it")]
@@ -83,245 +75,6 @@ async fn sharer() -> Result<()> {
         return Ok(());
     };
     sharing(Agent::from_env()?, folder.into()).run().await
-}
-
-struct Scene {
-    cluster: &'static DevCluster,
-    /// Other tests wait for one that kills a node, and it waits for them.
-    _others: Others,
-    agent: TestAgent,
-    /// Kept for their sockets.
-    _people: Vec<TestUser>,
-    talks: Vec<Conversation>,
-    folder: PathBuf,
-    children: Vec<Child>,
-    sent: usize,
-    /// The database of its store; none for a folder.
-    store_url: Option<String>,
-}
-
-enum Others {
-    Run(#[expect(dead_code, reason = "it is held")] Shared),
-    Wait(#[expect(dead_code, reason = "it is held")] RwLockWriteGuard<'static, ()>),
-}
-
-async fn scene(name: &str) -> Result<Scene> {
-    let shared = cluster().await;
-    let cluster = shared.cluster;
-    scene_in(cluster, Others::Run(shared), name).await
-}
-
-async fn scene_in(cluster: &'static DevCluster, others: Others, name: &str) -> Result<Scene> {
-    let mut people = Vec::new();
-    for n in 0..PEOPLE {
-        people.push(cluster.user(&format!("person-{n}")).await?);
-    }
-    let agent = cluster.agent(name, &people[0].client, None).await?;
-    cluster.builder(&agent, 0)?.build().check().await?;
-    let mut talks = Vec::new();
-    for person in &people {
-        talks.push(person.client.open_agent(agent.id).await?);
-    }
-    let folder = folder().join(format!("shared-{name}-{}", agent.id));
-    fs::create_dir_all(&folder).map_err(Error::other)?;
-    Ok(Scene {
-        cluster,
-        _others: others,
-        agent,
-        _people: people,
-        talks,
-        folder,
-        children: Vec::new(),
-        sent: 0,
-        store_url: None,
-    })
-}
-
-impl Scene {
-    fn environment(&self, node: usize) -> Result<Vec<(&'static str, String)>> {
-        let authority = self.cluster.ca_file()?;
-        Ok(vec![
-            ("BLINDPIPE_URL", self.cluster.node(node)?.url().to_owned()),
-            ("BLINDPIPE_CA", authority.display().to_string()),
-            ("BLINDPIPE_AGENT_ID", self.agent.id.to_string()),
-            ("BLINDPIPE_TOKEN", self.agent.token.clone()),
-            ("BLINDPIPE_KEY", self.agent.key.clone()),
-            ("SHARED_FOLDER", self.folder.display().to_string()),
-        ])
-    }
-
-    /// Starts a process of the agent.
-    fn start(&mut self, node: usize) -> Result<()> {
-        let program = env::current_exe().map_err(Error::other)?;
-        let mut command = Command::new(program);
-        command.args(["shared::sharer", "--exact", "--ignored", "--nocapture"]);
-        command.envs(self.environment(node)?);
-        command.envs(self.store_url.iter().map(|url| ("STORE_URL", url)));
-        self.children.push(command.spawn().map_err(Error::other)?);
-        Ok(())
-    }
-
-    async fn say(&mut self, times: usize) -> Result<()> {
-        for _ in 0..times {
-            let text = format!("message {}", self.sent);
-            let sends = self.talks.iter().map(|talk| talk.send(text.clone()));
-            for sent in join_all(sends).await {
-                sent?;
-            }
-            self.sent += 1;
-        }
-        Ok(())
-    }
-
-    /// Waits until all is answered, which takes 10 s after a death.
-    async fn until_answered(&self, patience: Duration) {
-        let answered = async {
-            for talk in &self.talks {
-                while answers(talk).await.len() < self.sent {
-                    sleep(Duration::from_millis(200)).await;
-                }
-            }
-        };
-        timeout(patience, answered).await.expect("all is answered");
-    }
-
-    /// Sends until more than one process has answered: the first to connect may answer all that was
-    /// sent before the others came.
-    async fn until_split(&mut self) -> Result<()> {
-        let split = async {
-            loop {
-                self.say(1).await?;
-                self.until_answered(PATIENCE).await;
-                let mut answering = BTreeSet::new();
-                for talk in &self.talks {
-                    let all = answers(talk).await;
-                    answering.extend(all.iter().map(|text| by(text).to_owned()));
-                }
-                if answering.len() > 1 {
-                    return Ok(());
-                }
-                sleep(Duration::from_millis(200)).await;
-            }
-        };
-        timeout(PATIENCE, split).await.expect("a second process")
-    }
-
-    /// A process that has the first conversation.
-    async fn owner(&self) -> usize {
-        let all = answers(&self.talks[0]).await;
-        let last = all.last().expect("an answer");
-        let owner = self
-            .children
-            .iter()
-            .position(|child| by(last) == child.id().to_string());
-        owner.expect("a process")
-    }
-
-    fn signal(&self, child: usize, name: &str) {
-        let mut kill = Command::new("kill");
-        let kill = kill.arg(name).arg(self.children[child].id().to_string());
-        assert!(kill.status().expect("kill").success());
-    }
-
-    /// Ends a process as an operator does.
-    fn stop(&mut self, child: usize) {
-        self.signal(child, "-TERM");
-        let mut child = self.children.remove(child);
-        let ended = child.wait().expect("its end");
-        assert!(ended.success(), "an orderly end");
-    }
-
-    fn stop_all(&mut self) {
-        while !self.children.is_empty() {
-            self.stop(0);
-        }
-    }
-
-    fn kill(&mut self, child: usize) {
-        let mut child = self.children.remove(child);
-        child.kill().expect("killed");
-        child.wait().expect("its end");
-    }
-
-    /// The answers of each conversation, which are one to each message, in order.
-    async fn ordered_answers(&self) -> Vec<Vec<String>> {
-        let sent: Vec<_> = (0..self.sent).map(|n| format!("message {n}")).collect();
-        let mut found = Vec::new();
-        for talk in &self.talks {
-            let all = answers(talk).await;
-            let answered = all.iter().filter_map(|text| text.split(',').next());
-            assert_eq!(answered.collect::<Vec<_>>(), sent);
-            found.push(all);
-        }
-        found
-    }
-
-    /// Each message has one answer, in order, and no conversation was in two processes at once.
-    async fn check(&self) {
-        let mut answering = BTreeSet::new();
-        for all in self.ordered_answers().await {
-            answering.extend(all.iter().map(|text| by(text).to_owned()));
-        }
-        assert!(answering.len() > 1, "one process has answered all");
-        let history = fs::read_to_string(self.folder.join("history")).expect("a history");
-        for (conversation, turns) in turns_of(&history) {
-            for pair in turns.windows(2) {
-                let [before, next] = pair else { continue };
-                // A turn of a killed process has no end.
-                let is_over = before
-                    .ends
-                    .map_or(before.by != next.by, |end| end <= next.begins);
-                assert!(is_over, "{conversation}: {before:?}, {next:?}");
-            }
-        }
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            child.kill().ok();
-            child.wait().ok();
-        }
-        fs::remove_dir_all(&self.folder).ok();
-    }
-}
-
-#[derive(Debug)]
-struct Turn {
-    by: u32,
-    begins: u128,
-    ends: Option<u128>,
-}
-
-fn turns_of(history: &str) -> HashMap<&str, Vec<Turn>> {
-    let mut found = HashMap::<_, Vec<Turn>>::new();
-    for line in history.lines() {
-        let parts: Vec<_> = line.split(' ').collect();
-        let [at, by, what, conversation] = parts[..] else {
-            panic!("{line}");
-        };
-        let (at, by) = (at.parse().expect("a time"), by.parse().expect("a process"));
-        let turns = found.entry(conversation).or_default();
-        if what == "begins" {
-            let (begins, ends) = (at, None);
-            turns.push(Turn { by, begins, ends });
-        } else {
-            let turn = turns.iter_mut().rev().find(|turn| turn.by == by);
-            turn.expect("a begin").ends = Some(at);
-        }
-    }
-    found
-}
-
-fn by(answer: &str) -> &str {
-    answer.rsplit(' ').next().unwrap_or_default()
-}
-
-async fn answers(of: &Conversation) -> Vec<String> {
-    let mut all = texts(of).await;
-    all.retain(|text| text.contains(", by "));
-    all
 }
 
 #[tokio::test]
