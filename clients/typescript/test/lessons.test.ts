@@ -8,7 +8,7 @@ import { after, before, mock, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { filePins } from "#dist/agent/pin-store.js";
+import { filePins } from "#dist/stores/pin-store.js";
 import { Proxy } from "./proxy.js";
 import { running, until } from "./support.js";
 

@@ -9,7 +9,7 @@ import { createInterface } from "node:readline";
 import { test } from "node:test";
 import { type EpochMarks, Trust, generatePrivateKeys, importKeys, ulid } from "@blindpipe/client/e2ee";
 import type { Principal } from "@blindpipe/client/e2ee";
-import { filePins } from "#dist/agent/pin-store.js";
+import { filePins } from "#dist/stores/pin-store.js";
 import { MAX_ROOMS, Session } from "#dist/core/session.js";
 
 const ME: Principal = { type: "agent", id: idOf(0) };
@@ -105,7 +105,7 @@ const WRITER = `
 
 test("a process that is killed loses nothing that was kept", async () => {
   const path = await newPath();
-  const module = import.meta.resolve("#dist/agent/pin-store.js");
+  const module = import.meta.resolve("#dist/stores/pin-store.js");
   let last = 0;
   for (let round = 0; round < 4; round++) {
     const writer = ["--input-type=module", "-e", WRITER, module, path, String(last + 1)];

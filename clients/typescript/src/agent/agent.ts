@@ -15,7 +15,7 @@ import { type ApproveOptions, approvalContent } from "./approvals.js";
 import { Inbox } from "./inbox.js";
 import { type AgentOptions, optionsFromEnv } from "./options.js";
 import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
-import { isShared } from "./shared-store.js";
+import { isShared } from "../stores/shared-store.js";
 import { type Running, start } from "./startup.js";
 import { type RequestOptions, request } from "../client/calls.js";
 import type { Call } from "../transport/http.js";

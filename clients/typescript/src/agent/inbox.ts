@@ -3,6 +3,7 @@ import { observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
 import { errorName, isOutage } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
+import { KEEP_RETRY_MS } from "../stores/lessons.js";
 import { Load } from "../transport/load.js";
 import { outageJitter, sleep } from "../transport/wait.js";
 import { Dispatcher } from "./dispatcher.js";
@@ -14,8 +15,6 @@ import type { Begin } from "./resyncs.js";
 const DEFAULT_CONCURRENT_CONVERSATIONS = 8;
 const ACK_INTERVAL_MS = 200;
 const STOP_GRACE_MS = 25_000;
-/** The wait before a store that has failed is tried again. */
-export const KEEP_RETRY_MS = 5_000;
 /** A handler that runs for so long is named in the log. */
 const SLOW_HANDLER_MS = 300_000;
 

@@ -17,10 +17,10 @@ export type { ApprovalResult, ApproveOptions } from "./approvals.js";
 export { type Approval, type ApprovalState, Receipt } from "../core/approvals.js";
 export type { BusyPolicy } from "./turns.js";
 export type { AgentOptions } from "./options.js";
-export type { HandledStore, PinStore, StoredTrust } from "./pin-store.js";
-export { type News, type SharedStore, StoreChanged } from "./shared-store.js";
-export { POSTGRES_TABLES, type Queryable, postgresStore } from "./postgres-store.js";
-export { filePins } from "./pin-store.js";
+export type { HandledStore, PinStore, StoredTrust } from "../stores/pin-store.js";
+export { type News, type SharedStore, StoreChanged } from "../stores/shared-store.js";
+export { POSTGRES_TABLES, type Queryable, postgresStore } from "../stores/postgres-store.js";
+export { filePins } from "../stores/pin-store.js";
 export type { CallOptions, CallResult } from "./tool-calls.js";
 export { toNode, verifyDelivery, type WebhookHandler, type WebhookSecrets } from "./webhook.js";
 export {

@@ -7,7 +7,7 @@ import type { Hooks, Logger } from "../hooks.js";
 import type { Fetch } from "../transport/http.js";
 import type { WebSocketFactory } from "../transport/socket.js";
 import type { BusyPolicy } from "./turns.js";
-import type { PinStore } from "./pin-store.js";
+import type { PinStore } from "../stores/pin-store.js";
 
 export interface AgentOptions {
   /** The address of the service. */

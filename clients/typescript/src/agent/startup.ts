@@ -7,18 +7,18 @@ import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
 import { Texts } from "../e2ee/texts.js";
 import { Trust } from "../e2ee/trust.js";
-import { type Handled, Session } from "../core/session.js";
+import { Session } from "../core/session.js";
 import type { AgentKeys } from "../core/types.js";
 import { AgentKeysMismatch } from "../generated/errors.js";
 import { type HookCaller, type Logger, CONSOLE } from "../hooks.js";
+import { Lessons } from "../stores/lessons.js";
 import { Http } from "../transport/http.js";
 import type { Socket } from "../transport/socket.js";
 import { Approvals } from "./approvals.js";
 import { type AgentOptions, checkKeyOrPlaintext, seedsOf } from "./options.js";
 import { Outbox } from "./outbox.js";
 import type { AgentParts } from "./parts.js";
-import { type PinStore, filePins, keepsHandled } from "./pin-store.js";
-import { StoreChanged, isShared } from "./shared-store.js";
+import { type PinStore, filePins, keepsHandled } from "../stores/pin-store.js";
 import { ToolCalls } from "./tool-calls.js";
 
 /** A started agent. */
@@ -59,7 +59,7 @@ export async function start(
   const { pins, store, marks } = await loadTrust(options, self, keys, logger);
   await pins.directory(self, keys);
   const allowsClear = options.plaintext === "allow";
-  const saver = new Saver(store, logger);
+  const lessons = new Lessons(store, hooks, logger);
   const session = new Session({
     http,
     self,
@@ -74,10 +74,10 @@ export async function start(
       const details = { type: kind, principal_id: about.id, key_id: keyId, conversation_id };
       hooks.call("key_changed", details);
     },
-    onLearned: () => saver.soon(),
-    onHandled: (handled) => saver.handled(handled),
+    onLearned: () => lessons.soon(),
+    onHandled: (handled) => lessons.handled(handled),
   });
-  saver.hold(pins, session);
+  lessons.hold(pins, session);
   if (keepsHandled(store)) session.resumeHandled(await store.loadHandled());
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
@@ -92,8 +92,8 @@ export async function start(
       socket,
     },
     pins,
-    save: () => saver.save(),
-    enter: (conversationId) => saver.enter(conversationId),
+    save: () => lessons.save(),
+    enter: (conversationId) => lessons.enter(conversationId),
   };
 }
 
@@ -240,106 +240,4 @@ async function loadTrust(
   const stored = await store.load();
   const pins = new Trust(self, trust, own, stored?.pins ?? null);
   return { pins, store, marks: Texts.of(stored?.marks ?? {}) };
-}
-
-/** Many things are learned together, such as the keys of a group. */
-const SAVE_DELAY_MS = 500;
-
-/** Keeps pins and marks where the developer said, one save after the other. */
-class Saver {
-  #held: { readonly pins: Trust; readonly session: Session } | null = null;
-  #last: Promise<boolean> = Promise.resolve(true);
-  #timer: ReturnType<typeof setTimeout> | null = null;
-  #hasChanged = false;
-  /** Messages that were handled, and that the store does not keep yet. */
-  #handled: Handled[] = [];
-
-  constructor(
-    private readonly store: PinStore | null,
-    private readonly logger: Logger,
-  ) {}
-
-  hold(pins: Trust, session: Session): void {
-    this.#held = { pins, session };
-  }
-
-  soon(): void {
-    this.#hasChanged = true;
-    if (this.store) this.#timer ??= setTimeout(() => void this.save(), SAVE_DELAY_MS);
-  }
-
-  /** A message was handled. It is kept before it is acknowledged. */
-  handled(handled: Handled): void {
-    if (keepsHandled(this.store)) this.#handled.push(handled);
-  }
-
-  /** Many may wait for one save: it keeps what all of them have learned. */
-  save(): Promise<boolean> {
-    if (this.#timer) clearTimeout(this.#timer);
-    this.#timer = null;
-    this.#last = this.#last.then(async () => {
-      const isHandledKept = await this.#writeHandled();
-      return (await this.#write()) && isHandledKept;
-    });
-    return this.#last;
-  }
-
-  /** Takes over what other processes have stored; false if it could not be read. */
-  enter(conversationId: string | null): Promise<boolean> {
-    if (!isShared(this.store)) return Promise.resolve(true);
-    const entered = this.#last.then(() => this.#takeNews(conversationId));
-    this.#last = entered.then(() => true);
-    return entered;
-  }
-
-  async #takeNews(conversationId: string | null): Promise<boolean> {
-    if (!isShared(this.store) || !this.#held) return true;
-    const { pins, session } = this.#held;
-    try {
-      const news = await this.store.news(conversationId);
-      const changed = pins.takeOver(news.pins);
-      session.takeOver(news.marks, news.handled);
-      for (const who of changed) session.reconsider(who);
-      // Members and keys may have changed while another process had it.
-      if (news.cameBack && conversationId !== null) session.forget(conversationId);
-      return true;
-    } catch (error) {
-      this.logger.error("the shared store could not be read", { name: (error as Error).name });
-      return false;
-    }
-  }
-
-  async #writeHandled(): Promise<boolean> {
-    const adding = this.#handled;
-    if (adding.length === 0 || !keepsHandled(this.store)) return true;
-    this.#handled = [];
-    try {
-      await this.store.addHandled(adding);
-      return true;
-    } catch {
-      this.#handled = [...adding, ...this.#handled];
-      this.logger.error("the handled messages could not be stored");
-      return false;
-    }
-  }
-
-  async #write(): Promise<boolean> {
-    if (!this.store || !this.#held || !this.#hasChanged) return true;
-    if (!(await this.#takeNews(null))) return false;
-    const { pins, session } = this.#held;
-    const [trust, rooms] = [pins.takeChanged(), session.takeChanged()];
-    this.#hasChanged = false;
-    if (trust.names.size === 0 && rooms.names.size === 0) return true;
-    try {
-      await this.store.save({ pins: trust.pins, marks: rooms.marks });
-      return true;
-    } catch (error) {
-      this.#hasChanged = true;
-      pins.notKept(trust.names);
-      session.notKept(rooms.names);
-      if (error instanceof StoreChanged) return this.#write();
-      this.logger.error("the pins could not be stored");
-      return false;
-    }
-  }
 }

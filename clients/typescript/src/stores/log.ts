@@ -24,17 +24,31 @@ export type Changes<Section extends string> = Readonly<
 
 export class Log<Section extends string> {
   #maxBytes: number;
+  /** A change waits for the one before, which may write the log anew. */
+  #last: Promise<unknown> = Promise.resolve();
 
   constructor(
     readonly path: string,
     private readonly sections: readonly Section[],
     private readonly freeBytes = FREE_BYTES,
+    /** Entries that serve for nothing any more. */
+    private readonly isForgotten: (section: string, text: string) => boolean = () => false,
   ) {
     this.#maxBytes = freeBytes;
   }
 
+  #next<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.#last.then(work);
+    this.#last = done.catch(() => {});
+    return done;
+  }
+
   /** The entries as they were added last; null without a file. */
-  async load(): Promise<Sections<Section> | null> {
+  load(): Promise<Sections<Section> | null> {
+    return this.#next(() => this.#read());
+  }
+
+  async #read(): Promise<Sections<Section> | null> {
     if (!(await isThere(this.path))) return null;
     const end = await cutTornLine(this.path);
     const named = this.sections.map((section) => [section, new Map<string, string>()] as const);
@@ -47,7 +61,7 @@ export class Log<Section extends string> {
         if (!entries) continue;
         const before = entries.get(name!);
         liveBytes += text!.length - (before?.length ?? -64);
-        if (text === NOTHING) entries.delete(name!);
+        if (this.#isGone(section!, text!)) entries.delete(name!);
         else entries.set(name!, text!);
       }
     }
@@ -56,15 +70,23 @@ export class Log<Section extends string> {
     return found;
   }
 
+  #isGone(section: string, text: string): boolean {
+    return text === NOTHING || this.isForgotten(section, text);
+  }
+
   /** Resolves once the changes are durable. A null takes an entry away. */
-  async add(changes: Changes<Section>): Promise<void> {
-    const bytes = await append(this.path, linesOf(changes).join(""));
-    if (bytes > this.#maxBytes) await this.#compact();
+  add(changes: Changes<Section>): Promise<void> {
+    const lines = linesOf(changes).join("");
+    return this.#next(async () => {
+      const bytes = await append(this.path, lines);
+      if (bytes > this.#maxBytes) await this.#compact();
+    });
   }
 
   /** Writes the log anew with these entries alone. */
-  async replace(entries: Changes<Section>): Promise<void> {
-    await replace(this.path, linesOf(entries).join(""));
+  replace(entries: Changes<Section>): Promise<void> {
+    const lines = linesOf(entries).join("");
+    return this.#next(() => replace(this.path, lines));
   }
 
   /** Writes the log anew with the last line of each name. */
@@ -75,8 +97,10 @@ export class Log<Section extends string> {
     for await (const lines of lineBatches(this.path)) {
       for (const line of lines) {
         const [section, name, text] = entryOf(line) ?? [];
-        if (text === NOTHING) last.delete(`${section} ${name}`);
-        else if (section !== undefined) last.set(`${section} ${name}`, number);
+        if (section !== undefined) {
+          if (this.#isGone(section, text!)) last.delete(`${section} ${name}`);
+          else last.set(`${section} ${name}`, number);
+        }
         number += 1;
       }
     }

@@ -2,7 +2,7 @@
 import type { Handled } from "../core/session.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import type { StoredPrincipal } from "../e2ee/trust.js";
-import { type HandledStore, type PinStore, keepsHandled } from "./pin-store.js";
+import { type HandledStore, type LessonStore, keepsHandled } from "./pin-store.js";
 
 /** Entries that other processes have saved since the last news. */
 export interface News {
@@ -34,6 +34,6 @@ export interface SharedStore extends HandledStore {
   news(conversationId: string | null): Promise<News>;
 }
 
-export function isShared(store: PinStore | string | null | undefined): store is SharedStore {
+export function isShared(store: LessonStore | string | null | undefined): store is SharedStore {
   return typeof store === "object" && keepsHandled(store) && "news" in store;
 }

@@ -7,9 +7,9 @@ import type { Handled } from "../core/session.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import { type Entries, Texts } from "../e2ee/texts.js";
 import type { LoadedPins, StoredPins, StoredPrincipal } from "../e2ee/trust.js";
-import { firstByte } from "../stores/files.js";
-import { HandledFile } from "../stores/handled.js";
-import { FREE_BYTES, Log } from "../stores/log.js";
+import { firstByte } from "./files.js";
+import { HandledFile } from "./handled.js";
+import { FREE_BYTES, Log } from "./log.js";
 
 /** Entries that an agent keeps. They hold public keys and numbers only. */
 export interface StoredTrust {
@@ -45,7 +45,12 @@ export interface HandledStore extends PinStore {
   addHandled(handled: readonly Handled[]): Promise<void>;
 }
 
-export function keepsHandled(store: PinStore | null): store is HandledStore {
+/** The part of a store that lessons are added to. */
+export type LessonStore = Pick<PinStore, "save">;
+
+type Handles = Pick<HandledStore, "loadHandled" | "addHandled">;
+
+export function keepsHandled<S extends LessonStore>(store: S | null): store is S & Handles {
   return store !== null && "loadHandled" in store && "addHandled" in store;
 }
 
