@@ -3,12 +3,13 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { CallResult, Context } from "@blindpipe/client/agent";
 import { Agent } from "@blindpipe/client/agent";
-import { type ConsentStore, NotApproved, type ToolRequest } from "@blindpipe/client";
-import { type StoredConsents, newUlid } from "@blindpipe/client/e2ee";
+import { NotApproved, type ToolRequest } from "@blindpipe/client";
+import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Victim, attackedAgent, attackedPerson, changed, flipped } from "./attacks.js";
 import { Proxy, type Value } from "./proxy.js";
 import {
+  MemoryConsents,
   MANIFEST,
   SCOPE,
   TOOLS,
@@ -201,11 +202,7 @@ test("a request that comes again runs once, and one that is held back is stale",
 });
 
 test("a device asks by its own table, whatever the server calls harmless", async () => {
-  let stored: StoredConsents | null = null;
-  const consents: ConsentStore = {
-    load: async () => stored,
-    save: async (state) => void (stored = structuredClone(state)),
-  };
+  const consents = new MemoryConsents();
   const tools = {
     send_email: { scope: SCOPE, sensitivity: "low" },
     wipe: { scope: SCOPE, sensitivity: "high" },
@@ -260,8 +257,9 @@ test("a device asks by its own table, whatever the server calls harmless", async
   };
   await attackedPerson(cluster, during, { tools, consents });
   // Begun and approved calls outlive the program.
-  const { begun, remembered } = stored as unknown as StoredConsents;
-  assert.deepEqual([begun.length, remembered!.length], [rows.length, 1]);
+  const { begun, remembered } = consents;
+  const counts = [begun, remembered].map((records) => Object.keys(records).length);
+  assert.deepEqual(counts, [rows.length, 1]);
 });
 
 test("an answer counts for its own question, by those who were asked", async () => {

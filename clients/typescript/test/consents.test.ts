@@ -57,7 +57,7 @@ test("neither a high tool nor more than 30 days is remembered", () => {
   for (const [place, manifest, days] of refused) {
     assert.throws(() => consents.remember(here, agent, place, manifest, days, 0), UsageError);
   }
-  assert.deepEqual(consents.store().remembered, []);
+  assert.deepEqual(consents.store().remembered, {});
 });
 
 test("what was remembered is withdrawn by scope, by conversation or as a whole", () => {
@@ -75,8 +75,8 @@ test("what was remembered is withdrawn by scope, by conversation or as a whole",
     consents.remember(there, agent, asked("mail"), null, 1, 0);
     assert.equal(consents.withdraw(where, { type: "agent", id: newUlid() }, null), false);
     assert.equal(consents.withdraw(where, agent, scope), left.length < 3);
-    const names = consents.store().remembered!.map(
-      ({ tool, conversation }) => `${tool} ${conversation.startsWith("01") ? "here" : "there"}`,
+    const names = Object.values(consents.store().remembered).map(
+      (each) => `${each!.tool} ${each!.conversation.startsWith("01") ? "here" : "there"}`,
     );
     assert.deepEqual(names, left);
   }
@@ -86,7 +86,7 @@ test("a request that began is kept for 31 days", () => {
   // An earlier version kept no times: the first request of this version dates its names.
   const first = new Consents(tools);
   first.begin(agent, "old", 0);
-  let consents = new Consents(tools, { begun: first.store().begun });
+  let consents = new Consents(tools, { begun: Object.keys(first.store().begun) });
   const began = (requestId: string, now: number): boolean => {
     const isNew = consents.begin(agent, requestId, now);
     consents = new Consents(tools, JSON.parse(JSON.stringify(consents.store())));
@@ -95,10 +95,28 @@ test("a request that began is kept for 31 days", () => {
   assert.deepEqual([began("old", 0), began("first", DAY_MS)], [false, true]);
   assert.deepEqual([began("old", 32 * DAY_MS), began("first", 32 * DAY_MS)], [false, false]);
   assert.ok(began("second", 32 * DAY_MS), "31 days are kept");
-  assert.equal(consents.store().begun.length, 3);
+  assert.equal(Object.keys(consents.store().begun).length, 3);
   assert.ok(began("third", 32 * DAY_MS + 1));
-  const names = consents.store().begun.map((name) => name.split(":").at(-1));
+  const names = Object.keys(consents.store().begun).map((name) => name.split(":").at(-1));
   assert.deepEqual(names, ["second", "third"], "31 days and a millisecond are not");
   assert.ok(began("fourth", 0), "a clock that was set back forgets nothing");
   assert.equal(began("second", 0), false);
+});
+
+test("a store is given the records that have changed alone", () => {
+  const consents = new Consents(tools);
+  assert.equal(consents.takeChanged(), null);
+  consents.begin(agent, "first", 0);
+  consents.remember(here, agent, asked("mail"), null, 1, 0);
+  const changed = consents.takeChanged()!;
+  const [name] = Object.keys(changed.remembered);
+  assert.deepEqual([Object.values(changed.begun), name!.endsWith(":mail")], [[0], true]);
+  assert.equal(consents.takeChanged(), null);
+  consents.withdraw(here, agent, null);
+  assert.deepEqual(consents.takeChanged(), { begun: {}, remembered: { [name!]: null } });
+  consents.begin(agent, "second", 1);
+  const second = consents.takeChanged()!;
+  assert.deepEqual(Object.values(second.begun), [1]);
+  consents.notKept(second);
+  assert.deepEqual(consents.takeChanged(), second);
 });

@@ -2,10 +2,11 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
-import type { Client, ConsentStore, ReceivedMessage } from "@blindpipe/client";
-import { UsageError, hex, type StoredConsents, type StoredPins } from "@blindpipe/client/e2ee";
+import type { Client, ReceivedMessage } from "@blindpipe/client";
+import { UsageError, hex, type StoredPins } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import {
+  MemoryConsents,
   answerTo,
   decideUntilAnswered,
   fromAgent,
@@ -146,11 +147,7 @@ test("a device goes on with what it kept", async () => {
 });
 
 test("a device decides by its own table and records, which outlive it", async () => {
-  let stored: StoredConsents | null = null;
-  const consents: ConsentStore = {
-    load: async () => stored,
-    save: async (state) => void (stored = structuredClone(state)),
-  };
+  const consents = new MemoryConsents();
   // The server calls both tools harmless; this device's own table says what is true of one.
   const tools = {
     send_email: { scope: "notification:send", sensitivity: "low" as const },
@@ -207,7 +204,7 @@ test("a device decides by its own table and records, which outlive it", async ()
   const wanted = ["ask", "repeated", "execute", "repeated", "ask", "repeated"];
   assert.deepEqual(decisions, wanted);
   assert.deepEqual(mails, [{ text: "first" }, { text: "second" }, { text: "third" }]);
-  assert.equal(stored!.begun.length, 3);
+  assert.equal(Object.keys(consents.begun).length, 3);
 });
 
 test("the password that the server sees protects no backup; a start without a store is told", async (t) => {
@@ -221,7 +218,7 @@ test("the password that the server sees protects no backup; a start without a st
   assert.equal(said.filter((text) => text.includes("first contact with everybody")).length, 1);
   assert.equal(said.filter((text) => text.includes("no store of consents")).length, 1);
   const pins = phone.trust.store();
-  const consents = { load: async () => null, save: async () => {} };
+  const consents = new MemoryConsents();
   const next = await signIn(ada, cluster.nodes[1]!, "phone", { logger, tools, pins, consents });
   await next.devices.restore(ada.protectionPassword);
   assert.equal(said.length, 2);

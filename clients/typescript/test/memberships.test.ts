@@ -2,12 +2,13 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
-import type { ConsentStore, Conversation, ToolRequest } from "@blindpipe/client";
-import { type StoredConsents, newUlid } from "@blindpipe/client/e2ee";
+import type { Conversation, ToolRequest } from "@blindpipe/client";
+import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { attackedAgent, attackedPerson } from "./attacks.js";
 import type { Proxy } from "./proxy.js";
 import {
+  MemoryConsents,
   MANIFEST,
   SCOPE,
   TOOLS,
@@ -122,13 +123,9 @@ const ends: Record<string, End> = {
 
 for (const [name, end] of Object.entries(ends)) {
   test(`${name} ends what a device remembers`, async () => {
-    let stored: StoredConsents | null = null;
-    const consents: ConsentStore = {
-      load: async () => stored,
-      save: async (state) => void (stored = structuredClone(state)),
-    };
+    const consents = new MemoryConsents();
     const user = await cluster.user("uma", { tools: TOOLS, consents });
-    const left = (): number => stored!.remembered!.length;
+    const left = (): number => Object.keys(consents.remembered).length;
     await asking(user, async (options, conversation) => {
       const say = (): Promise<unknown> => conversation.send("please");
       await decideUntilAnswered(user, say, async (request) => {
@@ -151,12 +148,8 @@ for (const [name, end] of Object.entries(ends)) {
 }
 
 test("an agent's removal ends what a device remembers there", async () => {
-  let stored: StoredConsents | null = null;
-  const consents: ConsentStore = {
-    load: async () => stored,
-    save: async (state) => void (stored = structuredClone(state)),
-  };
-  const left = (): number => stored!.remembered!.length;
+  const consents = new MemoryConsents();
+  const left = (): number => Object.keys(consents.remembered).length;
   const during = async ({ proxy, user }: { proxy: Proxy; user: TestUser }): Promise<void> => {
     await asking(user, async ({ agentId }, conversation) => {
       await decideUntilAnswered(user, () => conversation.send("please"), async (request) => {

@@ -5,7 +5,14 @@ import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
-import { Client, type ClientEvent, type Conversation, type ToolRequest } from "@blindpipe/client";
+import {
+  Client,
+  type ClientEvent,
+  type ConsentStore,
+  type Conversation,
+  type StoredConsents,
+  type ToolRequest,
+} from "@blindpipe/client";
 import type { TestUser } from "@blindpipe/client/testing";
 
 export const SCOPE = "notification:send";
@@ -17,6 +24,22 @@ export const MANIFEST = {
 
 /** The tools of a device that knows that one. */
 export const TOOLS = { send_email: { scope: SCOPE, sensitivity: "low" } } as const;
+
+/** Keeps records of consent for the time of a test. */
+export class MemoryConsents implements ConsentStore {
+  begun: StoredConsents["begun"] = {};
+  remembered: StoredConsents["remembered"] = {};
+
+  async loadConsents(): Promise<StoredConsents> {
+    return structuredClone({ begun: this.begun, remembered: this.remembered });
+  }
+
+  async addConsents({ begun, remembered }: StoredConsents): Promise<void> {
+    this.begun = { ...this.begun, ...begun };
+    const all = Object.entries({ ...this.remembered, ...remembered });
+    this.remembered = Object.fromEntries(all.filter(([, each]) => each !== null));
+  }
+}
 
 /** The person agrees, and the tool runs. */
 export async function approved(

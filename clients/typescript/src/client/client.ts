@@ -102,7 +102,8 @@ export class Client extends AccountCalls {
     this.agents = new Agents(account.http);
     this.#logger = options.logger ?? CONSOLE;
     this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);
-    this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null);
+    const onFailed = (): void => this.#hooks.call("store_failed");
+    this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null, onFailed);
     const onRevoked = (): Promise<void> => this.#rotateRecent();
     this.sessions = new Sessions(account);
     this.devices = new Devices(account, {

@@ -28,9 +28,14 @@ export interface DeviceTool extends Tool {
 
 /** Where a device keeps its records of consent. */
 export interface ConsentStore {
-  load(): Promise<StoredConsents | null>;
-  /** Resolves once they are kept durably: only then a tool runs. */
-  save(consents: StoredConsents): Promise<void>;
+  /** All records, each as it was added last; null at the first start. */
+  loadConsents(): Promise<StoredConsents | null>;
+  /**
+   * Keeps the records that have changed: each takes the place of the earlier one of its name, null
+   * takes it away, and all others stay. Resolves once they are durable: only then a tool runs. A
+   * request that began more than 31 days before may be forgotten.
+   */
+  addConsents(changed: StoredConsents): Promise<void>;
 }
 
 /** The device's records, and the store behind them. */
@@ -41,6 +46,8 @@ export class ConsentKeeper {
   constructor(
     readonly tools: Readonly<Record<string, DeviceTool>>,
     private readonly store: ConsentStore | null,
+    /** The store has failed. */
+    private readonly onFailed: (error: unknown) => void,
   ) {}
 
   load(): Promise<Consents> {
@@ -50,8 +57,7 @@ export class ConsentKeeper {
 
   async #read(): Promise<Consents> {
     try {
-      const stored = await this.store?.load();
-      // Earlier versions took an approval of a request for one of its whole scope.
+      const stored = await this.store?.loadConsents();
       return new Consents(this.tools, stored ?? undefined);
     } catch (error) {
       this.#loaded = null;
@@ -70,13 +76,24 @@ export class ConsentKeeper {
     if (consents.withdraw(conversation, { type: "agent", id: agentId }, scope)) await this.save();
   }
 
-  /** Saves follow each other, so that an older state replaces no newer one. */
+  /** Saves follow each other, so that an older record replaces no newer one. */
   async save(): Promise<void> {
     const consents = await this.load();
-    const { store } = this;
-    const saved = this.#saved.then(() => store?.save(consents.store()));
+    const saved = this.#saved.then(() => this.#write(consents));
     this.#saved = saved.catch(() => {});
     await saved;
+  }
+
+  async #write(consents: Consents): Promise<void> {
+    const changed = this.store && consents.takeChanged();
+    if (!changed) return;
+    try {
+      await this.store!.addConsents(changed);
+    } catch (error) {
+      consents.notKept(changed);
+      this.onFailed(error);
+      throw error;
+    }
   }
 }
 

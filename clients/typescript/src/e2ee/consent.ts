@@ -39,15 +39,41 @@ export interface StoredRemembered {
 }
 
 /**
- * The records of a device. A request that began is kept for 31 days. Earlier versions kept `approved`,
- * which silenced all tools of a scope; nothing reads it.
+ * The records of a device by name, all or those that have changed. A request that began is kept for
+ * 31 days.
  */
 export interface StoredConsents {
+  /** Unix milliseconds; null where an earlier version kept no time. */
+  readonly begun: Readonly<Record<string, number | null>>;
+  /** Null takes an earlier record away. */
+  readonly remembered: Readonly<Record<string, StoredRemembered | null>>;
+}
+
+/** Earlier versions kept `approved` too, which silenced all tools of a scope; nothing reads it. */
+interface EarlierConsents {
   readonly begun: readonly string[];
-  /** Unix milliseconds, in the order of `begun`. Earlier versions kept none. */
+  /** In the order of `begun`. */
   readonly begunAt?: readonly number[];
-  /** Absent in what earlier versions have stored. */
   readonly remembered?: readonly StoredRemembered[];
+}
+
+/** The records in the form of this version. */
+function present(stored: StoredConsents | EarlierConsents): StoredConsents {
+  const { begun, remembered = [] } = stored;
+  if (!isNames(begun)) return stored as StoredConsents;
+  const { begunAt = [] } = stored as EarlierConsents;
+  // Some versions added names without times, so the times fit no longer.
+  const isTimed = begun.length === begunAt.length;
+  return {
+    begun: Object.fromEntries(begun.map((name, i) => [name, isTimed ? begunAt[i]! : null])),
+    remembered: Object.fromEntries(
+      (remembered as readonly StoredRemembered[]).map((each) => [rememberedName(each), each]),
+    ),
+  };
+}
+
+function isNames(begun: object): begun is readonly string[] {
+  return Array.isArray(begun);
 }
 
 export class Consents {
@@ -55,26 +81,44 @@ export class Consents {
   readonly #begun: Map<string, number | null>;
   /** By conversation, agent and tool. */
   readonly #remembered: Map<string, StoredRemembered>;
+  #changedBegun = new Set<string>();
+  #changedRemembered = new Set<string>();
 
   constructor(
     private readonly tools: Readonly<Record<string, Tool>>,
-    stored: StoredConsents = { begun: [] },
+    stored: StoredConsents | EarlierConsents = { begun: {}, remembered: {} },
   ) {
-    const { begun, begunAt = [] } = stored;
-    // An earlier version adds names without times, so the times fit no longer.
-    const isTimed = begun.length === begunAt.length;
-    this.#begun = new Map(begun.map((name, i) => [name, isTimed ? begunAt[i]! : null]));
-    const remembered = stored.remembered ?? [];
-    this.#remembered = new Map(remembered.map((each) => [rememberedName(each), each]));
+    const { begun, remembered } = present(stored);
+    this.#begun = new Map(Object.entries(begun));
+    const kept = Object.entries(remembered).filter(([, each]) => each !== null);
+    this.#remembered = new Map(kept as [string, StoredRemembered][]);
   }
 
   store(): StoredConsents {
-    const times = [...this.#begun.values()].filter((at) => at !== null);
     return {
-      begun: [...this.#begun.keys()],
-      ...(times.length === this.#begun.size ? { begunAt: times } : {}),
-      remembered: [...this.#remembered.values()],
+      begun: Object.fromEntries(this.#begun),
+      remembered: Object.fromEntries(this.#remembered),
     };
+  }
+
+  /** The records that have changed since the last question; null if there are none. */
+  takeChanged(): StoredConsents | null {
+    const [begun, remembered] = [this.#changedBegun, this.#changedRemembered];
+    if (begun.size + remembered.size === 0) return null;
+    [this.#changedBegun, this.#changedRemembered] = [new Set(), new Set()];
+    const begunNow = [...begun].filter((name) => this.#begun.has(name));
+    return {
+      begun: Object.fromEntries(begunNow.map((name) => [name, this.#begun.get(name)!])),
+      remembered: Object.fromEntries(
+        [...remembered].map((name) => [name, this.#remembered.get(name) ?? null]),
+      ),
+    };
+  }
+
+  /** A store did not keep what `takeChanged` gave. */
+  notKept({ begun, remembered }: StoredConsents): void {
+    for (const name of Object.keys(begun)) this.#changedBegun.add(name);
+    for (const name of Object.keys(remembered)) this.#changedRemembered.add(name);
   }
 
   /** A tool of the device's own table. */
@@ -136,7 +180,7 @@ export class Consents {
     }
     if (rankOf(tool, manifest) >= RANK.high) throw new UsageError("a high tool always asks");
     for (const [name, { until }] of this.#remembered) {
-      if (until <= now) this.#remembered.delete(name);
+      if (until <= now) this.#forget(name);
     }
     const remembered = {
       conversation: hex(conversation),
@@ -145,7 +189,14 @@ export class Consents {
       scope: request.scope,
       until: now + days * DAY_MS,
     };
-    this.#remembered.set(rememberedName(remembered), remembered);
+    const name = rememberedName(remembered);
+    this.#remembered.set(name, remembered);
+    this.#changedRemembered.add(name);
+  }
+
+  #forget(name: string): boolean {
+    this.#changedRemembered.add(name);
+    return this.#remembered.delete(name);
   }
 
   /**
@@ -159,7 +210,7 @@ export class Consents {
     for (const [name, each] of this.#remembered) {
       if (each.agent !== who || (scope !== null && each.scope !== scope)) continue;
       if (where !== null && each.conversation !== where) continue;
-      isChanged = this.#remembered.delete(name);
+      isChanged = this.#forget(name);
     }
     return isChanged;
   }
@@ -173,10 +224,13 @@ export class Consents {
     if (this.#begun.has(name)) return false;
     // The agent chooses the id, so the time in it says nothing about when the request began.
     for (const [of, at] of this.#begun) {
-      if (at === null) this.#begun.set(of, now);
-      else if (at < now - MAX_MESSAGE_AGE_MS) this.#begun.delete(of);
+      if (at === null) {
+        this.#begun.set(of, now);
+        this.#changedBegun.add(of);
+      } else if (at < now - MAX_MESSAGE_AGE_MS) this.#begun.delete(of);
     }
     this.#begun.set(name, now);
+    this.#changedBegun.add(name);
     return true;
   }
 }

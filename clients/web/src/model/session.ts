@@ -43,9 +43,9 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
       return learned.marks;
     },
     consents: {
-      load: async () => (userId ? storage.consentStore(userId).load() : null),
-      save: async (consents) => {
-        if (userId) await storage.consentStore(userId).save(consents);
+      loadConsents: async () => (userId ? storage.consentStore(userId).loadConsents() : null),
+      addConsents: async (changed) => {
+        if (userId) await storage.consentStore(userId).addConsents(changed);
       },
     },
     onLearned: keepLearned,

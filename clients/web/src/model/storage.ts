@@ -67,8 +67,14 @@ export const writeLearned = (userId: string, learned: Learned): Promise<void> =>
 
 export function consentStore(userId: string): ConsentStore {
   return {
-    load: () => read<StoredConsents>(`consents:${userId}`),
-    save: (consents) => write(`consents:${userId}`, consents),
+    loadConsents: () => read<StoredConsents>(`consents:${userId}`),
+    async addConsents({ begun, remembered }) {
+      const before = await read<StoredConsents>(`consents:${userId}`);
+      await write(`consents:${userId}`, {
+        begun: { ...before?.begun, ...begun },
+        remembered: { ...before?.remembered, ...remembered },
+      });
+    },
   };
 }
 
