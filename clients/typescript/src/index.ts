@@ -3,7 +3,8 @@
  *
  * @module client
  */
-export { Client, type ClientOptions, type PasswordLogin } from "./client/client.js";
+export { Client } from "./client/client.js";
+export type { ClientOptions, PasswordLogin } from "./client/options.js";
 export { Account, type SignInDevice, type StoredSession } from "./client/account.js";
 export type { NewFile, Thumbnail } from "./core/files.js";
 export {
@@ -31,6 +32,16 @@ export type { ClientEvent } from "./client/events.js";
 export type { ConsentStore, DeviceTool, ToolRun } from "./client/tool-requests.js";
 export type { Decision, Sensitivity, StoredConsents, Tool } from "./e2ee/consent.js";
 export { ToolRequest } from "./client/tool-requests.js";
+export { type FileStore, fileStore } from "./stores/file-store.js";
+export type {
+  DeviceState,
+  DeviceStore,
+  Store,
+  StoredKeys,
+  StoreOwner,
+} from "./stores/store.js";
+export type { LoadedTrust, StoredTrust } from "./stores/pin-store.js";
+export type { Handled } from "./core/session.js";
 export {
   ApiError,
   BlindpipeError,

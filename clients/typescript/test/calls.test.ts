@@ -46,7 +46,7 @@ test("a sign-in goes on after a restart", async () => {
     calls.push(new URL(String(parameters[0])).pathname);
     return fetch(...parameters);
   };
-  const later = Client.resumeOffline({ url, onSession, fetch: count }, kept.at(-1)!);
+  const later = await Client.resumeOffline({ url, onSession, fetch: count }, kept.at(-1)!);
   later.devices.hold(keys);
   assert.deepEqual([later.userId, later.account.deviceId, calls], [userId, "laptop", []]);
   assert.deepEqual(await texts(later.conversation(conversation.id)), ["before"]);
@@ -54,7 +54,7 @@ test("a sign-in goes on after a restart", async () => {
   assert.equal(calls.filter((path) => path === "/auth/refresh").length, 1);
   await later.account.logout();
   await assert.rejects(Client.resume({ url }, kept.at(-1)!), Closed);
-  const ended = Client.resumeOffline({ url }, kept.at(-1)!);
+  const ended = await Client.resumeOffline({ url }, kept.at(-1)!);
   ended.devices.hold(keys);
   await assert.rejects(ended.events().next(), Closed);
 });

@@ -227,7 +227,7 @@ test("the password that the server sees protects no backup; a start without a st
   const other = await signIn(ada, cluster.nodes[1]!, "phone");
   await other.devices.restore(ada.protectionPassword);
   assert.deepEqual(warned.mock.calls.map(({ arguments: [text] }) => text), [
-    "blindpipe: no pins are given: this start is a first contact with everybody",
+    "blindpipe: no store is given: this start is a first contact with everybody",
   ]);
   await ada.client.devices.revoke("phone");
 });

@@ -12,10 +12,10 @@ import {
   type HandledStore,
   filePins,
 } from "@blindpipe/client/agent";
-import type { Client } from "@blindpipe/client";
+import { Client, fileStore } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { Victim, again, attackedPerson, changed, isMessage, signInBehind } from "./attacks.js";
+import { Victim, again, attackedPerson, changed, isMessage } from "./attacks.js";
 import { type Answer, Proxy, type Value } from "./proxy.js";
 import { answerTo, running, signIn, texts, until } from "./support.js";
 
@@ -33,20 +33,21 @@ before(async () => {
 
 after(() => cluster?.stop());
 
-/** The next run of a person's program on the same device, with what an application has stored. */
+const newPath = async (): Promise<string> => join(await mkdtemp(join(tmpdir(), "kept-")), "kept");
+
+/** The next run of a person's program on the same device, once its store has what it learned. */
 async function restarted(
-  user: TestUser,
+  path: string,
   proxy: Proxy,
+  learned: string,
 ): Promise<{ client: Client; victim: Victim }> {
-  const { session, trust, account } = user.client;
-  const stored = JSON.stringify(Object.fromEntries(session.marks()));
-  const marks = new Map(Object.entries(JSON.parse(stored) as object));
-  const pins = JSON.parse(JSON.stringify(trust.store()));
-  const next = await signInBehind(user, proxy, account.deviceId, { marks, pins });
-  const { signer, opening } = session.options;
-  next.client.devices.hold({ signer: signer!, opening });
-  return next;
+  await until(async () => (await readFile(`${path}.learned`, "utf8")).includes(learned));
+  const victim = new Victim();
+  const { hooks } = victim;
+  return { client: await Client.resume({ url: proxy.url, store: fileStore(path), hooks }), victim };
 }
+
+type Attacked = Parameters<Parameters<typeof attackedPerson>[1]>[0];
 
 /** The server shows one more member of a conversation. */
 function addMember(proxy: Proxy, conversationId: string, principal_id: string): void {
@@ -59,11 +60,12 @@ function addMember(proxy: Proxy, conversationId: string, principal_id: string): 
 }
 
 test("a member who was put in while a device was off is named before anything is sealed", async () => {
-  await attackedPerson(cluster, async ({ proxy, user }) => {
+  const path = await newPath();
+  const during = async ({ proxy, user }: Attacked): Promise<void> => {
     const group = await user.client.openGroup([bob.client.userId], { title: "small" });
     await group.send("before");
     const mallory = newUlid();
-    const { client, victim } = await restarted(user, proxy);
+    const { client, victim } = await restarted(path, proxy, '"members"');
     addMember(proxy, group.id, mallory);
     const told: string[][] = [];
     proxy.before = ({ path }) => {
@@ -75,7 +77,8 @@ test("a member who was put in while a device was off is named before anything is
     assert.deepEqual([...new Set(told.flat())], [mallory]);
     assert(told.every((names) => names.length === 1), "it was named at first");
     assert.deepEqual(victim.places[0], ["member_added", group.id]);
-  });
+  };
+  await attackedPerson(cluster, during, { store: fileStore(path) });
 });
 
 test("a member who was put in while an agent was off is named before it answers", async (t) => {
@@ -110,15 +113,19 @@ test("a member who was put in while an agent was off is named before it answers"
 });
 
 test("who left while a device was off is named", async () => {
-  await attackedPerson(cluster, async ({ proxy, user }) => {
+  const path = await newPath();
+  const during = async ({ proxy, user }: Attacked): Promise<void> => {
     const group = await user.client.openGroup([bob.client.userId, eve.client.userId]);
     await group.send("before");
-    const { client, victim } = await restarted(user, proxy);
-    const path = `/groups/${group.id}/members/${eve.client.userId}`;
-    await eve.client.account.http.data({ method: "DELETE", path });
+    const { client, victim } = await restarted(path, proxy, '"members"');
+    await eve.client.account.http.data({
+      method: "DELETE",
+      path: `/groups/${group.id}/members/${eve.client.userId}`,
+    });
     await client.conversation(group.id).send("after");
     assert.deepEqual(victim.told("member_removed"), [eve.client.userId]);
-  });
+  };
+  await attackedPerson(cluster, during, { store: fileStore(path) });
 });
 
 test("nobody joins two people, nor a person and an agent", async () => {
@@ -161,7 +168,8 @@ test("an agent hears nobody where the server has put in a third", async (t) => {
 });
 
 test("a secret that is due for a change seals nothing after a restart either", async () => {
-  await attackedPerson(cluster, async ({ proxy, user }) => {
+  const path = await newPath();
+  const during = async ({ proxy, user }: Attacked): Promise<void> => {
     const phone = await signIn(user, cluster.nodes[0]!, "phone");
     await phone.devices.restore(user.protectionPassword);
     const conversation = await user.client.openDirect(eve.client.userId);
@@ -178,14 +186,15 @@ test("a secret that is due for a change seals nothing after a restart either", a
       return answer;
     };
     await user.client.devices.revoke("phone");
-    const { client } = await restarted(user, proxy);
+    const { client } = await restarted(path, proxy, '"changed":true');
     const next = client.conversation(conversation.id);
     await assert.rejects(next.send("without the phone"), { name: "KeyUnavailable" });
     proxy.before = () => undefined;
     await next.send("without the phone");
     assert.deepEqual(await texts(next), ["with the phone", "without the phone"]);
     assert.equal(client.session.marks().get(conversation.id)?.changed, false);
-  });
+  };
+  await attackedPerson(cluster, during, { store: fileStore(path) });
 });
 
 test("after an envelope, an agent that is started again neither hears nor says clear text", async () => {

@@ -44,7 +44,7 @@ export class Account {
     url: string,
     private readonly fetch: Fetch,
     hooks: HookCaller,
-    private readonly onSession: (session: StoredSession) => void = () => {},
+    private readonly onSession: (session: StoredSession) => unknown = () => {},
   ) {
     this.http = new Http({
       url,
@@ -111,7 +111,7 @@ export class Account {
     if (password !== undefined) this.#password = await this.#named(password);
     this.#signedIn = signedIn;
     this.#known = signedIn;
-    this.#take(signedIn.access_token, signedIn.expires_in_seconds);
+    await this.#take(signedIn.access_token, signedIn.expires_in_seconds);
   }
 
   #named(password: string): Promise<Bytes> {
@@ -137,8 +137,9 @@ export class Account {
     this.#isUnasked = true;
   }
 
-  #take(token: string, expiresInSeconds: number): void {
-    this.onSession({ userId: this.userId, deviceId: this.deviceId, cookie: this.#cookie });
+  /** A cookie is good once, so the next one is kept before the token is used. */
+  async #take(token: string, expiresInSeconds: number): Promise<void> {
+    await this.onSession({ userId: this.userId, deviceId: this.deviceId, cookie: this.#cookie });
     this.#accessToken = token;
     this.#expiresAt = Date.now() + expiresInSeconds * 1000;
   }
@@ -173,7 +174,7 @@ export class Account {
       // A page of a sibling domain may have planted the cookie of another account.
       if (this.#known && fresh.user_id !== this.#known.user_id) return false;
       this.#known ??= fresh;
-      this.#take(fresh.access_token, fresh.expires_in_seconds);
+      await this.#take(fresh.access_token, fresh.expires_in_seconds);
       return true;
     } catch (error) {
       if (error instanceof BlindpipeError && error.status === 401) {

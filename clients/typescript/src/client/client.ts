@@ -2,22 +2,19 @@
 import { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";
 import { hex, newUlid } from "../e2ee/bytes.js";
 import type { EpochMarks } from "../e2ee/room.js";
+import { Texts } from "../e2ee/texts.js";
 import type { Principal } from "../e2ee/keys.js";
-import { type Notice, Trust, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
+import { type Notice, Trust } from "../e2ee/trust.js";
 import { isSameId } from "../core/opened.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Grant } from "../core/types.js";
 import { BlindpipeError, Closed, isOutage } from "../errors.js";
 import type { components } from "../generated/openapi.js";
-import { HookCaller, type Hooks, type Logger, CONSOLE } from "../hooks.js";
+import { HookCaller, type Logger, CONSOLE } from "../hooks.js";
 import { checkAddress } from "../transport/address.js";
 import type { Fetch, Http } from "../transport/http.js";
-import {
-  type Frame,
-  Socket,
-  type WebSocketFactory,
-  defaultWebSocket,
-} from "../transport/socket.js";
+import { type Frame, type Socket, defaultWebSocket } from "../transport/socket.js";
+import { type DeviceState, restoreKeys } from "../stores/store.js";
 import { outageJitter, sleep } from "../transport/wait.js";
 import { type Approval, readApproval } from "../core/approvals.js";
 import { Account, type StoredSession } from "./account.js";
@@ -25,58 +22,16 @@ import { Agents } from "./agents.js";
 import { ApprovalRequest } from "./approvals.js";
 import { AccountCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
-import { type DeviceKeys, Devices } from "./devices.js";
+import { type DeviceKeys, Devices, importHeld } from "./devices.js";
+import { Acks, Keeper, type EarlierRuns } from "./keeper.js";
 import { type Proof, Sessions, proofBody } from "./sessions.js";
-import { type ClientEvent, EventReader, FrameQueue } from "./events.js";
+import { type ClientEvent, EventReader, FrameQueue, eventSocket } from "./events.js";
 import { type NotGiven, type NotRotated, Rotator } from "./rotation.js";
-import {
-  ConsentKeeper,
-  type ConsentStore,
-  type DeviceTool,
-  type ToolRequest,
-  withdrawGrant,
-} from "./tool-requests.js";
+import type { ClientOptions, PasswordLogin } from "./options.js";
+import { ConsentKeeper, type ToolRequest, withdrawGrant } from "./tool-requests.js";
 
 /** A removed device may know the secrets of the conversations that were active in this time. */
 const ROTATED_AFTER_REVOCATION_MS = 7 * 24 * 3_600_000;
-
-export interface ClientOptions {
-  readonly url: string;
-  /** Takes `http://` to another machine: anybody on the way reads passwords and tokens. */
-  readonly allowHttp?: boolean | undefined;
-  /** This device's own id, which must outlive a reinstallation; a new one without it. */
-  readonly deviceId?: string | undefined;
-  readonly deviceName?: string | undefined;
-  readonly platform?: string | undefined;
-  readonly trust?: TrustPolicy | undefined;
-  /** Pins and marks of an earlier run. */
-  readonly pins?: StoredPins | undefined;
-  readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
-  /** Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now. */
-  readonly onLearned?: (() => void) | undefined;
-  /** The sign-in, or its renewal: keep it, and `Client.resume` goes on with it. */
-  readonly onSession?: ((session: StoredSession) => void) | undefined;
-  /** The tools of this device, by name. A request for any other is answered as `unknown_tool`. */
-  readonly tools?: Readonly<Record<string, DeviceTool>> | undefined;
-  /**
-   * Sends tell the service keyed hashes of their words, and `Conversation.search` finds them. Then the
-   * service sees which messages of a conversation share a word, and how often; off by default.
-   */
-  readonly searchable?: boolean | undefined;
-  /** Keeps which requests were begun and approved; in memory without it. */
-  readonly consents?: ConsentStore | undefined;
-  readonly hooks?: Partial<Hooks> | undefined;
-  /** By default, the console is told of warnings and errors. */
-  readonly logger?: Logger | undefined;
-  readonly fetch?: Fetch | undefined;
-  readonly webSocket?: WebSocketFactory | undefined;
-}
-
-export interface PasswordLogin {
-  readonly email: string;
-  readonly password: string;
-  readonly turnstileToken: string;
-}
 
 export class Client extends AccountCalls {
   readonly devices: Devices;
@@ -84,6 +39,9 @@ export class Client extends AccountCalls {
   readonly agents: Agents;
   readonly sessions: Sessions;
   #trust: Trust | null = null;
+  /** What earlier runs have learned. */
+  #earlier: EarlierRuns | null = null;
+  #marks: Texts<EpochMarks> | null = null;
   #session: Session | null = null;
   #rotator: Rotator | null = null;
   /** The socket of the newest `events()`. */
@@ -97,17 +55,20 @@ export class Client extends AccountCalls {
   private constructor(
     readonly account: Account,
     private readonly options: ClientOptions,
+    private readonly keeper: Keeper,
   ) {
     super();
     this.agents = new Agents(account.http);
     this.#logger = options.logger ?? CONSOLE;
     this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);
+    const consents = options.store ?? options.consents ?? null;
     const onFailed = (): void => this.#hooks.call("store_failed");
-    this.#consents = new ConsentKeeper(options.tools ?? {}, options.consents ?? null, onFailed);
+    this.#consents = new ConsentKeeper(options.tools ?? {}, consents, onFailed);
     const onRevoked = (): Promise<void> => this.#rotateRecent();
     this.sessions = new Sessions(account);
     this.devices = new Devices(account, {
       onKeys: (keys) => this.#holdKeys(keys),
+      onPrivateKeys: (keys) => keeper.keepKeys(keys),
       onRevoked,
       introducedBy: async (deviceId) => {
         await this.session.directory.refresh(this.self);
@@ -124,39 +85,65 @@ export class Client extends AccountCalls {
 
   static #make(options: ClientOptions): Client {
     checkAddress(options.url, options.allowHttp);
-    const hooks = new HookCaller(options.hooks ?? {}, options.logger ?? CONSOLE);
-    const call = options.fetch ?? ((...parameters: Parameters<Fetch>) => fetch(...parameters));
-    return new Client(new Account(options.url, call, hooks, options.onSession), options);
+    const { fetch: own, hooks: called = {}, logger = CONSOLE, onSession, store = null } = options;
+    const hooks = new HookCaller(called, logger);
+    const call = own ?? ((...parameters: Parameters<Fetch>) => fetch(...parameters));
+    const keeper = new Keeper(store, hooks, logger);
+    const keepSession = async (session: StoredSession): Promise<void> => {
+      await onSession?.(session);
+      await keeper.keepSession(session);
+    };
+    return new Client(new Account(options.url, call, hooks, keepSession), options, keeper);
   }
 
   static async #signIn(options: ClientOptions, path: string, body: object): Promise<Client> {
     const client = Client.#make(options);
-    const { deviceId = newUlid(), deviceName, platform } = options;
+    const kept = await client.keeper.device();
+    const { deviceName, platform } = options;
+    const deviceId = options.deviceId ?? kept?.session.deviceId ?? newUlid();
     await client.account.signIn(path, body, { deviceId, deviceName, platform });
-    return client;
+    return client.#begin(kept);
   }
 
   /**
-   * Goes on with the sign-in of an earlier run, which `onSession` has kept. In a browser the cookie
-   * is enough. `devices.hold` takes the keys of that run. Throws `Closed` if the sign-in has ended.
+   * Goes on with the sign-in of an earlier run, which the store or `onSession` has kept. In a browser
+   * the cookie is enough. Keys that the store has not kept are given to `devices.hold`. Throws
+   * `Closed` if the sign-in has ended.
    */
   static async resume(
     options: ClientOptions,
     session: StoredSession | null = null,
   ): Promise<Client> {
     const client = Client.#make(options);
-    if (!(await client.account.resume(session))) throw new Closed("the sign-in has ended");
-    return client;
+    const kept = await client.keeper.device();
+    const known = session ?? kept?.session ?? null;
+    // The renewal makes the cookie that is kept useless, so the store is asked before.
+    if (known) client.#earlier = await client.keeper.load(known);
+    if (!(await client.account.resume(known))) throw new Closed("the sign-in has ended");
+    return client.#begin(kept);
   }
 
   /**
    * Goes on like `resume`, and asks nothing: for a program that shows what it has kept while the
    * service is away. The first call renews the sign-in. `events` throws `Closed` if it has ended.
    */
-  static resumeOffline(options: ClientOptions, session: StoredSession): Client {
+  static async resumeOffline(
+    options: ClientOptions,
+    session: StoredSession | null = null,
+  ): Promise<Client> {
     const client = Client.#make(options);
-    client.account.resumeOffline(session);
-    return client;
+    const kept = await client.keeper.device();
+    const known = session ?? kept?.session;
+    if (!known) throw new Closed("no sign-in was kept");
+    client.account.resumeOffline(known);
+    return client.#begin(kept);
+  }
+
+  /** Takes over what earlier runs of this device have kept. */
+  async #begin(kept: DeviceState | null): Promise<this> {
+    this.#earlier ??= await this.keeper.load(this.account);
+    if (kept?.keys) this.devices.hold(await importHeld(restoreKeys(kept.keys)));
+    return this;
   }
 
   static login(options: ClientOptions & PasswordLogin): Promise<Client> {
@@ -232,7 +219,7 @@ export class Client extends AccountCalls {
   /** The keys of others that this device has learned. Keep what `store()` gives, for ever. */
   get trust(): Trust {
     const { trust, pins } = this.options;
-    return (this.#trust ??= new Trust(this.self, trust, [], pins ?? null));
+    return (this.#trust ??= new Trust(this.self, trust, [], this.#earlier?.pins ?? pins ?? null));
   }
 
   get self(): Principal {
@@ -268,18 +255,34 @@ export class Client extends AccountCalls {
   }
 
   #makeSession(keys: DeviceKeys | null): Session {
-    return new Session({
+    const marks = this.#earlier?.marks ?? Object.fromEntries(this.options.marks ?? []);
+    this.#marks ??= Texts.of(marks);
+    const session = new Session({
       http: this.account.http,
       self: this.self,
       signer: keys?.signer ?? null,
       opening: keys?.opening ?? [],
       deviceId: this.account.deviceId,
       pins: this.trust,
-      marks: this.options.marks ?? new Map(),
+      marks: this.#marks,
       allowsClear: false,
       onNotice: (notice, conversationId) => this.#tell(notice, conversationId),
-      onLearned: this.options.onLearned,
+      onLearned: () => this.#onLearned(),
+      onHandled: (handled) => this.keeper.showing(handled),
     });
+    if (this.#session) session.takeFrom(this.#session);
+    else if (this.#earlier) {
+      session.resumeHandled(this.#earlier.handled);
+      // The session has them now.
+      this.#earlier = { ...this.#earlier, handled: [] };
+    }
+    this.keeper.lessons.hold(this.trust, session);
+    return session;
+  }
+
+  #onLearned(): void {
+    this.options.onLearned?.();
+    this.keeper.lessons.soon();
   }
 
   #tell({ kind, about, keyId }: Notice, conversation_id: string | null): void {
@@ -392,7 +395,7 @@ export class Client extends AccountCalls {
 
   #reconsider(principal: Principal): void {
     this.session.reconsider(principal);
-    this.options.onLearned?.();
+    this.#onLearned();
   }
 
   /**
@@ -477,14 +480,23 @@ export class Client extends AccountCalls {
 
   /**
    * Events, over a socket that reconnects. An event is acknowledged when the next one is
-   * asked for.
+   * asked for, and what it taught is kept. While the store fails, none is acknowledged.
    */
   async *events(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClientEvent> {
     const closing = new AbortController();
     const queue = new FrameQueue();
     options.signal?.addEventListener("abort", () => closing.abort(), { once: true });
     if (options.signal?.aborted) closing.abort();
-    const socket = this.#eventSocket(queue, closing.signal);
+    const socket = eventSocket({
+      url: this.options.url,
+      webSocket: this.options.webSocket ?? defaultWebSocket,
+      hooks: this.#hooks,
+      account: this.account,
+      holders: () => this.devices.online(),
+      missedEvents: () => this.session.missedEvents(),
+      queue,
+      signal: closing.signal,
+    });
     const ended = socket.run().then(
       () => queue.end(null),
       (error: unknown) => queue.end(error),
@@ -498,6 +510,10 @@ export class Client extends AccountCalls {
       send: (frame) => socket.send(frame),
     });
     this.#socket = socket;
+    const acks = new Acks(
+      () => this.#isKept(),
+      (cursor) => socket.send({ type: "ack", cursor }),
+    );
     try {
       await this.#checkOwnList();
       for await (const frame of queue) {
@@ -507,19 +523,30 @@ export class Client extends AccountCalls {
           yield event;
           if (event.type === "tool_request") await this.#answerUnknown(event.request);
         }
-        if (frame.type === "event") socket.send({ type: "ack", cursor: frame["cursor"] });
+        this.keeper.shown();
+        if (frame.type === "event") acks.add(String(frame["cursor"]));
       }
     } finally {
+      await acks.end();
       closing.abort();
       queue.end(null);
       await ended;
     }
   }
 
+  async #isKept(): Promise<boolean> {
+    const isConsentKept = this.#consents.save().then(
+      () => true,
+      () => false,
+    );
+    return (await this.keeper.save()) && (await isConsentKept);
+  }
+
   #warnWithoutStore(): void {
-    const { pins, tools, consents } = this.options;
+    const { store, pins, tools, consents } = this.options;
+    if (store) return;
     if (pins === undefined) {
-      this.#logger.warn("no pins are given: this start is a first contact with everybody");
+      this.#logger.warn("no store is given: this start is a first contact with everybody");
     }
     if (tools && !consents) {
       this.#logger.warn("no store of consents: what was executed is known until the end of the program");
@@ -572,39 +599,5 @@ export class Client extends AccountCalls {
         name: (error as Error).name,
       });
     });
-  }
-
-  /** A socket that fills the queue, and leaves a backlog on the server while the queue is full. */
-  #eventSocket(queue: FrameQueue, signal: AbortSignal): Socket {
-    let received: string | null = null;
-    let isDropped = false;
-    const socket: Socket = new Socket({
-      url: this.options.url,
-      webSocket: this.options.webSocket ?? defaultWebSocket,
-      hooks: this.#hooks,
-      auth: async () => {
-        await queue.load.room();
-        const access_token = await this.account.token();
-        return { type: "auth", access_token, ...(received ? { resume: received } : {}) };
-      },
-      renew: () => this.account.renew(),
-      holders: () => this.devices.online(),
-      onReady: () => (isDropped = false),
-      onFrame: (frame, length) => {
-        if (isDropped) return;
-        if (frame.type === "event") received = String(frame["cursor"]);
-        if (frame.type === "resync_required") {
-          received = String(frame["head"]);
-          this.session.missedEvents();
-          this.#hooks.call("resync", { oldest: String(frame["oldest"]), head: received });
-        }
-        queue.push(frame, length);
-        if (!queue.load.isFull) return;
-        isDropped = true;
-        socket.drop();
-      },
-      signal,
-    });
-    return socket;
   }
 }

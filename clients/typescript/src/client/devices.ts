@@ -21,6 +21,7 @@ import {
 } from "../e2ee/keys.js";
 import type { KeyBackup, KeyDirectory, StoredDevice } from "../core/types.js";
 import type { components } from "../generated/openapi.js";
+import type { HeldKeys } from "../stores/store.js";
 import type { Account } from "./account.js";
 
 type Schemas = components["schemas"];
@@ -40,6 +41,8 @@ export interface CreateOptions {
 
 export interface DeviceEvents {
   readonly onKeys: (keys: DeviceKeys) => void;
+  /** New or restored private keys, for a store. */
+  readonly onPrivateKeys: (keys: HeldKeys) => Promise<void>;
   readonly onRevoked: () => Promise<void>;
   readonly introducedBy: (deviceId: string) => Promise<string[]>;
   readonly onWithdraw: (agentId: string, scope: string | null) => Promise<void>;
@@ -244,15 +247,19 @@ export class Devices {
   }
 
   async #hold(secret: PrivateKeys, earlier: readonly BackedUpKey[]): Promise<DeviceKeys> {
-    const signer = await importKeys(secret);
-    const others = earlier.filter((key) => !equal(key.keyId, signer.keyId));
-    const restored = await Promise.all(
-      others.map((key) => importOpeningKey(key.keyId, key.secret)),
-    );
-    const keys = { signer, opening: [signer, ...restored] };
+    const keys = await importHeld({ secret, earlier });
     this.hold(keys);
+    await this.events.onPrivateKeys({ secret, earlier });
     return keys;
   }
+}
+
+/** The keys as a client holds them, which no script reads back. */
+export async function importHeld({ secret, earlier }: HeldKeys): Promise<DeviceKeys> {
+  const signer = await importKeys(secret);
+  const others = earlier.filter((key) => !equal(key.keyId, signer.keyId));
+  const restored = await Promise.all(others.map((key) => importOpeningKey(key.keyId, key.secret)));
+  return { signer, opening: [signer, ...restored] };
 }
 
 /** Whether the directory shows both halves of a backup's key for the backup's device. */

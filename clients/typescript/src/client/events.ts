@@ -7,7 +7,8 @@ import type { EventObject, Grant, MemberChange, Message, ToolCall } from "../cor
 import { BlindpipeError, Closed } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import { Load } from "../transport/load.js";
-import type { Frame } from "../transport/socket.js";
+import { type Frame, Socket, type WebSocketFactory } from "../transport/socket.js";
+import type { Account } from "./account.js";
 import type { Conversation, ReceivedMessage } from "./conversation.js";
 import { StreamReader } from "./streams.js";
 import { type ConsentKeeper, type ToolRequest, openToolRequest, withdrawGrant } from "./tool-requests.js";
@@ -237,4 +238,51 @@ export class FrameQueue implements AsyncIterable<Frame> {
       }
     }
   }
+}
+
+export interface EventSocketParts {
+  readonly url: string;
+  readonly webSocket: WebSocketFactory;
+  readonly hooks: HookCaller;
+  readonly account: Account;
+  /** The devices that hold the places. */
+  readonly holders: () => Promise<readonly string[]>;
+  readonly missedEvents: () => void;
+  readonly queue: FrameQueue;
+  readonly signal: AbortSignal;
+}
+
+/** A socket that fills the queue, and leaves a backlog on the server while the queue is full. */
+export function eventSocket(parts: EventSocketParts): Socket {
+  const { account, hooks, queue } = parts;
+  let received: string | null = null;
+  let isDropped = false;
+  const socket: Socket = new Socket({
+    url: parts.url,
+    webSocket: parts.webSocket,
+    hooks,
+    auth: async () => {
+      await queue.load.room();
+      const access_token = await account.token();
+      return { type: "auth", access_token, ...(received ? { resume: received } : {}) };
+    },
+    renew: () => account.renew(),
+    holders: parts.holders,
+    onReady: () => (isDropped = false),
+    onFrame: (frame, length) => {
+      if (isDropped) return;
+      if (frame.type === "event") received = String(frame["cursor"]);
+      if (frame.type === "resync_required") {
+        received = String(frame["head"]);
+        parts.missedEvents();
+        hooks.call("resync", { oldest: String(frame["oldest"]), head: received });
+      }
+      queue.push(frame, length);
+      if (!queue.load.isFull) return;
+      isDropped = true;
+      socket.drop();
+    },
+    signal: parts.signal,
+  });
+  return socket;
 }

@@ -566,6 +566,13 @@ export class Session {
       this.#handled.set(name, typeof all === "string" ? all : all.join(""));
   }
 
+  /** Takes over what was learned before this session had keys. */
+  takeFrom(before: Session): void {
+    for (const [name, kept] of before.#handled) this.#handled.set(name, kept);
+    for (const entry of before.#entries()) this.#handled.set(nameOf(entry.id), entry.room.remembered);
+    this.notKept(before.takeChanged().names);
+  }
+
   hasHandled({ conversation_id, client_message_id, sender }: Message): boolean {
     return this.isRemembered(conversation_id, sender, client_message_id ?? "");
   }

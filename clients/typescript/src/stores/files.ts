@@ -1,11 +1,20 @@
 /** Files of mode 0600: lines are added, or all is written anew beside. */
 
+const NODE_FS = "node:fs/promises";
+
+/** Node's library. A bundler of a web page does not look for it, because nothing here runs there. */
+export function fs(): Promise<typeof import("node:fs/promises")> {
+  return import(/* @vite-ignore */ /* webpackIgnore: true */ NODE_FS) as Promise<
+    typeof import("node:fs/promises")
+  >;
+}
+
 export const LINE_FEED = 0x0a;
 const CHUNK_BYTES = 256 * 1024;
 
 /** The lines of a file without their ends, chunk by chunk; the last one may be torn. */
 export async function* lineBatches(path: string): AsyncGenerator<Buffer[]> {
-  const { open } = await import("node:fs/promises");
+  const { open } = await fs();
   const file = await open(path, "r").catch((error: unknown) => {
     if ((error as { code?: string }).code === "ENOENT") return null;
     throw error;
@@ -32,7 +41,7 @@ export async function* lineBatches(path: string): AsyncGenerator<Buffer[]> {
 
 /** A crash may have cut the last line, which nobody has acknowledged. The size since. */
 export async function cutTornLine(path: string): Promise<number> {
-  const { open } = await import("node:fs/promises");
+  const { open } = await fs();
   const file = await open(path, "r+");
   try {
     const { size } = await file.stat();
@@ -52,7 +61,7 @@ export async function cutTornLine(path: string): Promise<number> {
 
 /** Adds lines, durably; the size of the file since. A write that fails leaves none of them. */
 export async function append(path: string, lines: string): Promise<number> {
-  const { constants, open } = await import("node:fs/promises");
+  const { constants, open } = await fs();
   const isNew = !(await isThere(path));
   // Nobody else's file is written through a link. Windows has no such flag.
   const { O_APPEND, O_CREAT, O_WRONLY, O_NOFOLLOW = 0 } = constants;
@@ -75,7 +84,7 @@ export async function append(path: string, lines: string): Promise<number> {
 
 /** Null without a file, and for an empty one. */
 export async function firstByte(path: string): Promise<number | null> {
-  const { open } = await import("node:fs/promises");
+  const { open } = await fs();
   if (!(await isThere(path))) return null;
   const file = await open(path, "r");
   try {
@@ -87,7 +96,7 @@ export async function firstByte(path: string): Promise<number | null> {
 }
 
 export async function isThere(path: string): Promise<boolean> {
-  const { access } = await import("node:fs/promises");
+  const { access } = await fs();
   return access(path).then(
     () => true,
     () => false,
@@ -96,7 +105,7 @@ export async function isThere(path: string): Promise<boolean> {
 
 /** Writes beside the file, and renames. */
 export async function replace(path: string, text: string | AsyncIterable<Buffer>): Promise<void> {
-  const { open, rename, rm, writeFile } = await import("node:fs/promises");
+  const { open, rename, rm, writeFile } = await fs();
   const beside = `${path}.${process.pid}.tmp`;
   // Nobody else's file, and no link, is written through.
   await rm(beside, { force: true });
@@ -114,9 +123,8 @@ export async function replace(path: string, text: string | AsyncIterable<Buffer>
 async function syncFolderOf(path: string): Promise<void> {
   // Windows opens no folder, and keeps the new name by itself.
   if (process.platform === "win32") return;
-  const { open } = await import("node:fs/promises");
-  const { dirname } = await import("node:path");
-  const folder = await open(dirname(path), "r");
+  const { open } = await fs();
+  const folder = await open(path.slice(0, path.lastIndexOf("/") + 1) || ".", "r");
   try {
     await folder.sync();
   } finally {

@@ -6,7 +6,7 @@
  * Why: ADR 74.
  */
 import { crc32, utf8 } from "../e2ee/bytes.js";
-import { LINE_FEED, append, cutTornLine, isThere, lineBatches, replace } from "./files.js";
+import { LINE_FEED, append, cutTornLine, fs, isThere, lineBatches, replace } from "./files.js";
 
 /** A log grows by so much, and to twice its entries, before it is written anew. */
 export const FREE_BYTES = 1 << 20;
@@ -91,7 +91,7 @@ export class Log<Section extends string> {
 
   /** Writes the log anew with the last line of each name. */
   async #compact(): Promise<void> {
-    const { stat } = await import("node:fs/promises");
+    const { stat } = await fs();
     const last = new Map<string, number>();
     let number = 0;
     for await (const lines of lineBatches(this.path)) {

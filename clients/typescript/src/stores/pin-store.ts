@@ -7,7 +7,7 @@ import type { Handled } from "../core/session.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import { type Entries, Texts } from "../e2ee/texts.js";
 import type { LoadedPins, StoredPins, StoredPrincipal } from "../e2ee/trust.js";
-import { firstByte } from "./files.js";
+import { firstByte, fs } from "./files.js";
 import { HandledFile } from "./handled.js";
 import { FREE_BYTES, Log } from "./log.js";
 
@@ -83,7 +83,7 @@ export function filePins(path: string, freeBytes = FREE_BYTES): HandledStore {
 }
 
 async function convertDocument(log: Log<"pins" | "marks">): Promise<void> {
-  const { readFile } = await import("node:fs/promises");
+  const { readFile } = await fs();
   const { pins, marks } = JSON.parse(await readFile(log.path, "utf8")) as StoredTrust;
   await log.replace({ pins: pins.principals, marks });
 }

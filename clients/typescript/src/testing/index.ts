@@ -9,7 +9,8 @@ import { dirname, join, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import tls from "node:tls";
 import type { AgentOptions } from "../agent/options.js";
-import { Client, type ClientOptions } from "../client/client.js";
+import { Client } from "../client/client.js";
+import type { ClientOptions } from "../client/options.js";
 import { AgentKey } from "../e2ee/keys.js";
 import { newUlid } from "../e2ee/bytes.js";
 
