@@ -4,7 +4,6 @@ import {
   Client,
   type ClientOptions,
   type DeviceKeys,
-  type EpochMarks,
   generateProtectionPassword,
   isOutage,
 } from "@blindpipe/client";
@@ -21,11 +20,9 @@ import { learnings } from "./trust.js";
 import { fetchWithUploads } from "./uploads.js";
 
 let userId: string | null = null;
-let learned: storage.Learned = { pins: null, marks: new Map<string, EpochMarks>() };
 /** The account's password of this sign-in, which may not protect the keys. Gone after the set-up. */
 let accountPassword: string | undefined;
 
-/** The stores belong to whoever has signed in, which is known only after the sign-in. */
 function options<More extends object>(deviceId: string, more: More): ClientOptions & More {
   return {
     ...more,
@@ -36,19 +33,8 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
     platform: "web",
     // A page around the widget could lay something over the question.
     tools: isWidget ? {} : tools,
-    get pins() {
-      return learned.pins;
-    },
-    get marks() {
-      return learned.marks;
-    },
-    consents: {
-      loadConsents: async () => (userId ? storage.consentStore(userId).loadConsents() : null),
-      addConsents: async (changed) => {
-        if (userId) await storage.consentStore(userId).addConsents(changed);
-      },
-    },
-    onLearned: keepLearned,
+    store: storage.learnedStore(),
+    onLearned: () => (learnings.value += 1),
     hooks: {
       key_changed: ({ type, principal_id, conversation_id }) => notice({ type, principal_id, conversation_id }),
       not_rotated: ({ conversation_id }) =>
@@ -66,25 +52,11 @@ function browserName(): string {
   return `${name === "Edg" ? "Edge" : name}${where ? ` (${where})` : ""}`;
 }
 
-let keeping: ReturnType<typeof setTimeout> | null = null;
-
-/** Many things are learned in a row, so they are written together. */
-function keepLearned(): void {
-  learnings.value += 1;
-  keeping ??= setTimeout(() => {
-    keeping = null;
-    const now = phase.value;
-    if (now.is !== "ready" || !userId) return;
-    learned = { pins: now.client.trust.store(), marks: now.client.session.marks() };
-    void storage.writeLearned(userId, learned);
-  }, 200);
-}
-
 /** A reload goes on with the session of the cookie. What the cache has is shown before the service answers. */
 export async function start(): Promise<void> {
   const kept = await cache.load();
   if (kept && (await storage.readKeys(kept.userId))) {
-    return enter(Client.resumeOffline(options(await ownDeviceId(), {}), kept));
+    return enter(await Client.resumeOffline(options(await ownDeviceId(), {}), kept));
   }
   for (;;) {
     try {
@@ -103,7 +75,6 @@ const ownDeviceId = (): Promise<string> => storage.deviceId(() => `web-${crypto.
 async function enter(client: Client): Promise<void> {
   userId = client.userId;
   await cache.eraseUnlessOf(userId);
-  learned = await storage.readLearned(userId);
   const keys = await storage.readKeys(userId);
   if (!keys) {
     phase.value = { is: "without-keys", client, hasBackup: await hasBackup(client) };

@@ -43,14 +43,10 @@ export async function read({ event, conversation_id: conversation, id }: Pushed)
 }
 
 async function resume(userId: string): Promise<Client | null> {
-  const [deviceId, keys, learned] = await Promise.all([
-    storage.knownDeviceId(),
-    storage.readKeys(userId),
-    storage.readLearned(userId),
-  ]);
+  const [deviceId, keys] = await Promise.all([storage.knownDeviceId(), storage.readKeys(userId)]);
   if (!deviceId || !keys) return null;
-  const { marks, pins } = learned;
-  const client = await Client.resume({ url: location.origin, deviceId, platform: "web", marks, pins: pins ?? undefined });
+  const store = storage.readOnlyStore();
+  const client = await Client.resume({ url: location.origin, deviceId, platform: "web", store });
   if (client.userId !== userId) return null;
   client.devices.hold(keys);
   return client;
