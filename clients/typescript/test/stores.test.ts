@@ -1,6 +1,6 @@
 // A person's store: what outlives a restart, in files for their owner alone.
 import assert from "node:assert/strict";
-import { mkdtemp, readFile, stat, symlink, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, stat, symlink, unlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -9,6 +9,7 @@ import {
   type ClientEvent,
   type ClientOptions,
   type FileStore,
+  type StoredSession,
   UsageError,
   fileStore as publicStore,
 } from "@blindpipe/client";
@@ -197,7 +198,14 @@ test("a message that was shown before a restart is not shown again", async () =>
         proxy.say(again(seen, 0));
         await conversation.send("and more");
       }
-      if (texts.includes("and more")) break;
+      if (!texts.includes("and more")) continue;
+      // What is kept while the message is shown says nothing of the message.
+      const [key] = client.trust.keysOf(ada.client.self);
+      client.verifyKey(ada.client.self, key!.keyId);
+      const kept = `"key_id":"${key!.keyId}"`;
+      const isKept = (line: string): boolean => line.includes(kept) && line.includes("verified");
+      await until(async () => (await readFile(`${path}.learned`, "utf8")).split("\n").some(isKept));
+      break;
     }
     assert.deepEqual(texts, ["and more"]);
     // The program broke off at the second message: it comes again, and the first one does not.
@@ -322,7 +330,9 @@ test("a sign-in goes on with what its files have, and a second one has the same 
     assert.equal(offline.account.deviceId, deviceId);
     // Each renewal is kept: the cookie of before serves no more.
     for (let run = 0; run < 3; run++) {
-      const client = await next();
+      let newest: StoredSession | null = null;
+      const client = await next({ onSession: (session) => void (newest = session) });
+      assert.deepEqual((await publicStore(path).loadDevice())?.session, newest);
       await client.conversation(conversation.id).send(`run ${run}`);
     }
     const { email, password } = user;
@@ -336,6 +346,13 @@ test("a sign-in goes on with what its files have, and a second one has the same 
       UsageError,
     );
     await later.conversation(conversation.id).send("and again");
+    // Without its log, the sign-in alone says whose the store is.
+    await unlink(`${path}.learned`);
+    const kept = await readFile(path, "utf8");
+    const another = { ...login, email: ada.email, password: ada.password };
+    const stranger = Client.login({ url, ...another, deviceId, store: publicStore(path) });
+    await assert.rejects(stranger, UsageError);
+    assert.equal(await readFile(path, "utf8"), kept);
     const empty = { url, store: publicStore(await newPath()) };
     await assert.rejects(Client.resume(empty), { name: "Closed" });
     await assert.rejects(Client.resumeOffline(empty), { name: "Closed" });
