@@ -87,7 +87,7 @@ async function handle(options, count) {
   agent.on("message", (ctx) => {
     first ||= performance.now();
     if (!ctx.encrypted || !ctx.text.startsWith("message ")) throw new Error("it did not open");
-    if (handled % 100 === 0) peak = Math.max(peak, process.memoryUsage.rss());
+    if (handled % 1000 === 0) peak = Math.max(peak, process.memoryUsage.rss());
     if (++handled === count) agent.stop();
   });
   await agent.check();

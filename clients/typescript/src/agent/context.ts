@@ -57,7 +57,7 @@ export interface ContextInput {
   readonly answered: Answered | null;
   readonly origin: Origin;
   readonly isReplayed: boolean;
-  readonly signal: AbortSignal;
+  readonly ending: { readonly signal: AbortSignal };
   readonly answer?: QuestionAnswer | null;
   readonly decision?: ApprovalResult | null;
   readonly turn: Turn;
@@ -86,8 +86,6 @@ export class Context {
   readonly replayed: boolean;
   /** For other systems' idempotency: a message can come again. */
   readonly key: string;
-  /** Aborts when the handler is to end. */
-  readonly signal: AbortSignal;
   readonly #input: ContextInput;
   #stream: DeferredStream | null = null;
   #status: DeferredStream | null = null;
@@ -99,7 +97,11 @@ export class Context {
     this.message = input.answered?.message ?? null;
     this.replayed = input.isReplayed;
     this.key = originKey(input.origin);
-    this.signal = input.signal;
+  }
+
+  /** Aborts when the handler is to end. */
+  get signal(): AbortSignal {
+    return this.#input.ending.signal;
   }
 
   /** The conversation's id; throws for an event without one. */

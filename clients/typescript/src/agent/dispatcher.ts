@@ -1,5 +1,5 @@
 /** Events in order: one of a conversation at a time, several conversations at once. */
-import { hex, idBytes, isId } from "../e2ee/bytes.js";
+import { idName, isId } from "../e2ee/bytes.js";
 import type { EventObject } from "../core/types.js";
 
 export interface DispatcherOptions {
@@ -130,5 +130,5 @@ export class Dispatcher {
 /** An id has several spellings, and a conversation one line. */
 function lineOf({ conversation_id: id }: EventObject): string {
   if (id === undefined) return "";
-  return isId(id) ? hex(idBytes(id)) : id;
+  return isId(id) ? idName(id) : id;
 }

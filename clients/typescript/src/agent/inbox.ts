@@ -5,7 +5,7 @@ import { errorName, isOutage } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
 import { KEEP_RETRY_MS } from "../stores/lessons.js";
 import { Load } from "../transport/load.js";
-import { outageJitter, sleep } from "../transport/wait.js";
+import { Ending, outageJitter, sleep } from "../transport/wait.js";
 import { Dispatcher } from "./dispatcher.js";
 import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
 import type { AgentParts } from "./parts.js";
@@ -46,7 +46,7 @@ export interface InboxParts {
 export class Inbox {
   readonly #dispatcher: Dispatcher;
   /** Aborts the handlers that do not end in time. */
-  readonly #handling = new Set<AbortController>();
+  readonly #handling = new Set<Ending>();
   #intake: Promise<void> = Promise.resolve();
   /** The cursor of the last event taken in. */
   received: string | null = null;
@@ -125,8 +125,8 @@ export class Inbox {
 
   /** Runs the handlers of an event until they succeed, or the last try has failed. */
   async #handle(event: EventObject): Promise<void> {
-    const stop = new AbortController();
-    this.#handling.add(stop);
+    const ending = new Ending();
+    this.#handling.add(ending);
     const slow = setTimeout(() => this.#tellSlow(event), SLOW_HANDLER_MS);
     // A line of the log keeps no process alive.
     (slow as { unref?: () => void }).unref?.();
@@ -136,12 +136,12 @@ export class Inbox {
         // It is not known whether another process has handled it.
         await sleep(ENTER_RETRY_MS, this.setup.stopping);
       }
-      await this.#tryUntilHandled(event, stop.signal);
+      await this.#tryUntilHandled(event, ending);
       // No ack follows. Another process is given the event soon, and looks into the store.
       if (losses !== this.#losses) await this.setup.keep();
     } finally {
       clearTimeout(slow);
-      this.#handling.delete(stop);
+      this.#handling.delete(ending);
       if (losses === this.#losses) this.load.remove(this.#lengths.get(event) ?? 0);
     }
   }
@@ -152,19 +152,19 @@ export class Inbox {
     this.setup.logger.warn("the handlers of an event still run", details);
   }
 
-  async #tryUntilHandled(event: EventObject, signal: AbortSignal): Promise<void> {
+  async #tryUntilHandled(event: EventObject, ending: Ending): Promise<void> {
     const { options, processor, parts, hooks, stopping } = this.setup;
     const delays = options.retryDelays ?? DEFAULT_RETRY_DELAYS_MS;
     const route = `handler of ${event.event}`;
     let failures = 0;
     let outages = 0;
     for (;;) {
-      signal.throwIfAborted();
+      if (ending.hasCome) ending.signal.throwIfAborted();
       try {
         const isReplayed = this.setup.isShared || event.seq <= this.replayedTo;
-        return await processor.process(event, parts, isReplayed, signal);
+        return await processor.process(event, parts, isReplayed, ending);
       } catch (error) {
-        if (stopping.aborted || signal.aborted) throw error;
+        if (stopping.aborted || ending.hasCome) throw error;
         if (isOutage(error)) {
           // The handler is not to blame: this uses up no tries.
           const wait_ms = Math.round(outageJitter(outages++));

@@ -317,7 +317,7 @@ async function deliverNow(
   await observe(event, parts.session, logger);
   // A delivery tells which attempt it is.
   const isReplayed = Number((delivered as { attempt?: number }).attempt ?? 1) > 1;
-  await processor.process(event, parts, isReplayed, signal);
+  await processor.process(event, parts, isReplayed, { signal });
   // A delivery that is answered well does not come again.
   if (!(await save())) throw new Error("what was learned could not be kept");
 }

@@ -1,7 +1,8 @@
 /** The handlers that run: stopped by people, and told what arrives meanwhile. */
-import { hex, idBytes, isId } from "../e2ee/bytes.js";
+import { idName, isId } from "../e2ee/bytes.js";
 import { isSameId } from "../core/opened.js";
 import type { EventObject } from "../core/types.js";
+import { Ending } from "../transport/wait.js";
 import type { Answered } from "./outbox.js";
 
 /**
@@ -15,7 +16,7 @@ const MESSAGE_EVENT = "message.created";
 
 /** One run of the handlers of an event. */
 export class Turn {
-  readonly #stopping = new AbortController();
+  readonly #stopping = new Ending();
   /** Messages of the conversation that came meanwhile. */
   arrived: EventObject[] = [];
   /** Those of them that the handler has taken. */
@@ -26,6 +27,10 @@ export class Turn {
   /** Aborts when a person, or a newer message, has stopped it. */
   get stopped(): AbortSignal {
     return this.#stopping.signal;
+  }
+
+  get isStopped(): boolean {
+    return this.#stopping.hasCome;
   }
 
   stop(): void {
@@ -45,7 +50,7 @@ function concerns({ seq, inReplyTo }: Stop, event: EventObject): boolean {
 }
 
 function nameOf({ conversation_id: id }: EventObject): string | null {
-  return id && isId(id) ? hex(idBytes(id)) : null;
+  return id && isId(id) ? idName(id) : null;
 }
 
 /** The turns of all conversations. */

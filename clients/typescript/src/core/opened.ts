@@ -27,6 +27,7 @@ export function isOfItsConversation({ conversation_id, data }: EventObject): boo
 /** Ids have several spellings, so their bytes are compared. */
 export function isSameId(one: unknown, other: unknown): boolean {
   if (typeof one !== "string" || typeof other !== "string") return false;
+  if (one === other) return isId(one);
   return isId(one) && isId(other) && equal(idBytes(one), idBytes(other));
 }
 

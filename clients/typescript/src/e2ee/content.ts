@@ -75,15 +75,25 @@ export function checkContent(bytes: Bytes): Bytes {
 
 /** Of a name given twice the last counts. Throws `malformed` if it is too large, or `not_json`. */
 export function decodeContent(bytes: Uint8Array, maxBytes = MAX_CONTENT_BYTES): JsonObject {
+  return decodeSource(bytes, maxBytes).content;
+}
+
+/** As `decodeContent`, with the exact text. */
+export function decodeSource(
+  bytes: Uint8Array,
+  maxBytes = MAX_CONTENT_BYTES,
+): { readonly content: JsonObject; readonly source: string } {
   if (bytes.length > maxBytes) throw new DecryptError("malformed");
-  let value: unknown;
+  let source: string;
+  let content: unknown;
   try {
-    value = JSON.parse(fromUtf8(bytes));
+    source = fromUtf8(bytes);
+    content = JSON.parse(source);
   } catch {
     throw new DecryptError("not_json");
   }
-  if (!isObject(value) || fault(value, 0)) throw new DecryptError("not_json");
-  return value;
+  if (!isObject(content) || fault(content, 0)) throw new DecryptError("not_json");
+  return { content, source };
 }
 
 /** Padmé: at most 12 % more, and few lengths to tell apart. */

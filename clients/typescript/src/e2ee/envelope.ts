@@ -23,7 +23,7 @@ import {
   MAX_CONTENT_BYTES,
   PLAINTEXT_HEAD_BYTES,
   checkContent,
-  decodeContent,
+  decodeSource,
   encodeContent,
   paddedLength,
 } from "./content.js";
@@ -87,12 +87,12 @@ interface MessageKeys {
 
 async function messageKeys(messageSecret: Uint8Array): Promise<MessageKeys> {
   const bytes = await hkdf(messageSecret, EMPTY, label("content"), 76);
-  return { key: bytes.slice(0, 32), nonce: bytes.slice(32, 44), commitment: bytes.slice(44) };
+  return { key: bytes.subarray(0, 32), nonce: bytes.subarray(32, 44), commitment: bytes.subarray(44) };
 }
 
 async function slotKey(lane: NativeKey, salt: Bytes): Promise<{ key: Bytes; nonce: Bytes }> {
   const bytes = await hkdf(lane, salt, label("slot"), 44);
-  return { key: bytes.slice(0, 32), nonce: bytes.slice(32) };
+  return { key: bytes.subarray(0, 32), nonce: bytes.subarray(32) };
 }
 
 async function associatedData(
@@ -189,8 +189,9 @@ async function writePlaintext(input: SealInput, hash: Bytes, content: Bytes): Pr
   return plaintext;
 }
 
-/** Reads the parts in clear. Throws `malformed` or `unknown_version`. */
-export function readHeader(envelope: Uint8Array): Header {
+/** Reads the parts in clear, which are not copied. Throws `malformed` or `unknown_version`. */
+export function readHeader(bytes: Uint8Array): Header {
+  const envelope = bytes as Bytes;
   if (envelope.length === 0) throw new DecryptError("malformed");
   if (envelope[0] !== VERSION) throw new DecryptError("unknown_version");
   if (envelope.length < FIXED_BYTES) throw new DecryptError("malformed");
@@ -206,27 +207,23 @@ export function readHeader(envelope: Uint8Array): Header {
     kind: envelope[1]!,
     lane,
     epoch: readU32(envelope, 4),
-    sid: slice(envelope, 8, 24),
-    keyId: slice(envelope, 24, 40),
-    salt: slice(envelope, 40, 56),
-    commitment: slice(envelope, 56, 88),
-    agentId: lane === LANE_AGENT ? slice(envelope, FIXED_BYTES, start) : null,
+    sid: envelope.subarray(8, 24),
+    keyId: envelope.subarray(24, 40),
+    salt: envelope.subarray(40, 56),
+    commitment: envelope.subarray(56, 88),
+    agentId: lane === LANE_AGENT ? envelope.subarray(FIXED_BYTES, start) : null,
     slots: readSlots(envelope, start, count),
-    bytes: slice(envelope, 0, end),
+    bytes: envelope.subarray(0, end),
   };
 }
 
-function slice(bytes: Uint8Array, from: number, to: number): Bytes {
-  return Uint8Array.from(bytes.subarray(from, to));
-}
-
-function readSlots(envelope: Uint8Array, start: number, count: number): Header["slots"] {
+function readSlots(envelope: Bytes, start: number, count: number): Header["slots"] {
   const slots = [];
   for (let i = 0; i < count; i++) {
     const at = start + i * SLOT_BYTES;
     slots.push({
-      agentId: slice(envelope, at, at + 16),
-      sealed: slice(envelope, at + 16, at + 64),
+      agentId: envelope.subarray(at, at + 16),
+      sealed: envelope.subarray(at + 16, at + 64),
     });
     const before = slots[i - 1];
     if (before && compare(before.agentId, slots[i]!.agentId) >= 0)
@@ -253,6 +250,8 @@ export interface OpenInput {
 export interface Opened {
   readonly header: Header;
   readonly content: JsonObject;
+  /** Its exact text. */
+  readonly source: string;
   /** The content as it was signed. */
   readonly contentBytes: Bytes;
   /** Unix milliseconds by the sender's clock. */
@@ -287,8 +286,8 @@ export async function open(input: OpenInput): Promise<Opened> {
     throw new DecryptError("bad_signature");
   }
   const view = { listVersion: readU32(plaintext, 72), keysHash: plaintext.slice(76, 92) };
-  const content = decodeContent(contentBytes);
-  return { header, content, contentBytes, time: readU64(plaintext, 64), view };
+  const { content, source } = decodeSource(contentBytes);
+  return { header, content, source, contentBytes, time: readU64(plaintext, 64), view };
 }
 
 function checkPlace(header: Header, kind: Kind, sender: Principal): void {

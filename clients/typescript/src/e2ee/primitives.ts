@@ -94,7 +94,10 @@ function openInline(
   const decipher = library.createDecipheriv("aes-256-gcm", key, nonce, options).setAAD(aad);
   decipher.setAuthTag(ciphertext.subarray(end));
   try {
-    return concat(decipher.update(ciphertext.subarray(0, end)), decipher.final());
+    const opened = decipher.update(ciphertext.subarray(0, end));
+    // It checks the tag, and adds nothing.
+    decipher.final();
+    return new Uint8Array(opened);
   } catch {
     throw new DecryptError("bad_ciphertext");
   }
@@ -166,12 +169,14 @@ export async function verify(
   signature: Uint8Array,
   text: Uint8Array,
 ): Promise<boolean> {
-  if (publicKey.length !== 32 || signature.length !== 64) return false;
-  if (isSmallOrder(publicKey) || isSmallOrder(signature)) return false;
+  if (publicKey.length !== 32 || signature.length !== 64 || isSmallOrder(signature)) return false;
   const name = hex(publicKey);
   try {
     let checker = checkers.get(name);
-    if (!checker) checkers.set(name, (checker = await makeChecker(publicKey)));
+    if (!checker) {
+      if (isSmallOrder(publicKey)) return false;
+      checkers.set(name, (checker = await makeChecker(publicKey)));
+    }
     return await checker(signature, text);
   } catch {
     return false;

@@ -1,5 +1,5 @@
 /** A conversation as this client may believe it: events go in, decisions come out. */
-import { type Bytes, equal, fromBase64, hex, idBytes, isId, isZero } from "./bytes.js";
+import { type Bytes, concat, equal, fromBase64, hex, idBytes, isId, isZero, latin1 } from "./bytes.js";
 import { Kind, type Place } from "./context.js";
 import { type Opened, open, readHeader } from "./envelope.js";
 import type { EpochKey } from "./epoch.js";
@@ -574,5 +574,5 @@ function namedTime(name: string): number {
 
 /** A character per byte: thousands of these are remembered. */
 function messageName(sender: Principal, clientMessageId: string): string {
-  return String.fromCharCode(...principalBytes(sender), ...idBytes(clientMessageId));
+  return latin1(concat(principalBytes(sender), idBytes(clientMessageId)));
 }

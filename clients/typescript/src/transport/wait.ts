@@ -27,6 +27,27 @@ export function onAbort(signal: AbortSignal | null | undefined, stop: () => void
   };
 }
 
+/** An end whose signal is made when it is asked for: most handlers ask for none. */
+export class Ending {
+  #controller: AbortController | null = null;
+  #hasCome = false;
+
+  get hasCome(): boolean {
+    return this.#hasCome;
+  }
+
+  get signal(): AbortSignal {
+    this.#controller ??= new AbortController();
+    if (this.#hasCome) this.#controller.abort();
+    return this.#controller.signal;
+  }
+
+  abort(): void {
+    this.#hasCome = true;
+    this.#controller?.abort();
+  }
+}
+
 /** Resolves after `ms`; rejects with `Closed` when the signal aborts. */
 export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
   return new Promise((resolve, reject) => {
