@@ -279,8 +279,18 @@ test("a store that is mended is acknowledged to, without a further event", async
 });
 
 test("what a person allowed for some days outlives a restart, and so does what began", async () => {
-  const tools = TOOLS;
-  await restarting({ tools }, async ({ path, proxy, user, next }) => {
+  let isFull = false;
+  let failures = 0;
+  const moody = (path: string): FileStore => {
+    const store = fileStore(path);
+    const addConsents: FileStore["addConsents"] = async (changed) => {
+      if (isFull) throw new Error("the disk is full");
+      await store.addConsents(changed);
+    };
+    return { ...store, addConsents };
+  };
+  const hooks = { store_failed: (): void => void failures++ };
+  const during = async ({ path, proxy, user, next }: Restarting): Promise<void> => {
     const options = await cluster.agent("asker", user.client, {
       tools: [{ name: "send_email", scope: SCOPE }],
       permission_scopes: [{ scope: SCOPE, sensitivity: "low" }],
@@ -300,9 +310,15 @@ test("what a person allowed for some days outlives a restart, and so does what b
       const decisions: string[] = [];
       await decideUntilAnswered(user, () => conversation.send("one"), async (request) => {
         decisions.push(await request.decide());
-        await request.remember();
         await request.approve();
-        await request.execute(() => "sent");
+        isFull = true;
+        let runs = 0;
+        await assert.rejects(request.execute(() => runs++), /the disk is full/);
+        assert.deepEqual([runs, failures], [0, 1], "nothing runs that is not noted before");
+        isFull = false;
+        await request.remember();
+        await request.execute(() => runs++);
+        assert.equal(runs, 1);
       });
       const log = await readFile(`${path}.learned`, "utf8");
       assert(log.includes(" begun ") && log.includes(" remembered "));
@@ -318,7 +334,8 @@ test("what a person allowed for some days outlives a restart, and so does what b
       });
       assert.deepEqual(decisions, ["ask", "repeated", "execute"]);
     });
-  });
+  };
+  await restarting({ tools: TOOLS, hooks }, during, moody);
 });
 
 test("a sign-in goes on with what its files have, and a second one has the same device", async () => {

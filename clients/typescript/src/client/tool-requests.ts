@@ -201,9 +201,15 @@ export class ToolRequest {
 
   /** Noted durably before anything runs. False if it began before. */
   async #begin(): Promise<boolean> {
-    const isNew = this.consents.begin(this.#agent, this.call.request_id, Date.now());
-    if (isNew) await this.parts.keeper.save();
-    return isNew;
+    const { request_id: id } = this.call;
+    if (!this.consents.begin(this.#agent, id, Date.now())) return false;
+    try {
+      await this.parts.keeper.save();
+      return true;
+    } catch (error) {
+      this.consents.notBegun(this.#agent, id);
+      throw error;
+    }
   }
 
   /**
@@ -248,8 +254,8 @@ export class ToolRequest {
     if (!room.isMember(this.#agent)) throw new NotApproved("the agent is no member here");
     await this.parts.prepare(conversation_id);
     if (!(await this.#claim())) return;
-    this.#isApproved = false;
     if (!(await this.#begin())) return;
+    this.#isApproved = false;
     let result: JsonObject | null;
     try {
       result = ((await runs(tool, this.arguments)) as JsonObject | undefined) ?? null;

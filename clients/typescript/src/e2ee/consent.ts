@@ -233,6 +233,13 @@ export class Consents {
     this.#changedBegun.add(name);
     return true;
   }
+
+  /** A request whose beginning a store did not keep has not begun. */
+  notBegun(agent: Principal, requestId: string): void {
+    const name = begunName(agent, requestId);
+    this.#begun.delete(name);
+    this.#changedBegun.delete(name);
+  }
 }
 
 /** A manifest may raise the sensitivity, never lower it. */
