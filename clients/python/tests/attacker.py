@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -53,6 +53,8 @@ class Attacker:
         """The path and query that the node gets instead of a request's."""
         self.on_client_frame: Callable[[Frame], Frame] = lambda frame: frame
         """The frame that the node gets instead of a client's."""
+        self.before: Callable[[str, str], Awaitable[object]] = _at_once
+        """Awaited, with method and path, before the node gets a request."""
         self.on_object: Callable[[bytes], bytes] = lambda data: data
         """The bytes that the client gets instead of a file's."""
 
@@ -85,6 +87,7 @@ class Attacker:
             params = {"retryable": status != 409, "retry_after_ms": 1}
             error = {"code": code, "message": "no", "params": params}
             return web.json_response({"error": error}, status=status)
+        await self.before(request.method, request.path)
         path, body = self.on_path(request.path_qs), await request.read()
         if body and request.content_type == "application/json":
             body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()
@@ -139,6 +142,10 @@ class Attacker:
 
     async def close(self) -> None:
         await self._http.close()
+
+
+async def _at_once(_method: str, _path: str) -> None:
+    """Holds nothing back."""
 
 
 def _passed(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
