@@ -6,8 +6,9 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
+import pytest
 from attacker import attacking
-from live import collect, from_agent, running
+from live import collect, from_agent, running, until
 
 from blindpipe import Agent, Context
 from blindpipe.client import (
@@ -37,7 +38,7 @@ def shown(events: list[ClientEvent]) -> str:
 async def test_a_listener_in_the_middle_and_a_lost_connection(
     cluster: DevCluster, ada: TestUser
 ) -> None:
-    """A search of a minute, a text, a lost connection, and a device that comes late."""
+    """A search, a text, a lost connection, and a device that comes late."""
     is_joined, is_back = asyncio.Event(), asyncio.Event()
     async with attacking(cluster) as proxy:
         options = await cluster.agent("narrator", ada.client)
@@ -119,3 +120,45 @@ async def test_a_status_without_a_text_ends_with_the_reply(
         )
     assert [event.text for event in events if isinstance(event, StatusEvent)] == ["searching…"]
     assert not await conversation.streams()
+
+
+async def test_a_silent_stream_sends_its_signs(
+    cluster: DevCluster, ada: TestUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blindpipe.agent.stream.SIGN_SECONDS", 0.1)
+    monkeypatch.setattr("blindpipe.agent.stream.NEWS_SECONDS", 0.02)
+    # The server takes one in two seconds.
+    monkeypatch.setattr("blindpipe.agent.stream.CHECKPOINT_SECONDS", 2.2)
+    said: list[str] = []
+
+    def on_client_frame(frame: Frame) -> Frame:
+        kind, _, name = frame["type"].partition(".")
+        if kind == "stream":
+            said.append(name)
+        return frame
+
+    async with attacking(cluster) as proxy:
+        proxy.on_client_frame = on_client_frame
+        options = await cluster.agent("thinker", ada.client)
+        agent = Agent(replace(options, url=proxy.url, ssl_context=None))
+
+        @agent.on("message")
+        async def answer(ctx: Context) -> None:
+            async with ctx.stream() as out:
+                out.status("thinking…")
+                await until(lambda: said.count("keepalive") == 3)
+                out.write("found")
+                # The first has the text for those who come later, the second keeps it fresh.
+                await until(lambda: said.count("checkpoint") == 2)
+
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            events = await collect(
+                ada, lambda: conversation.send("?"), lambda all: any(map(from_agent, all))
+            )
+    assert not any(isinstance(event, StreamCancelled) for event in events)
+    assert shown(events) == "found"
+    order = [name for at, name in enumerate(said) if name != said[at - 1] or at == 0]
+    opening, text = ["begin", "status", "keepalive"], ["delta", "checkpoint", "keepalive"]
+    assert order == [*opening, *text, "checkpoint", "end"]
+    assert said.count("begin") == said.count("status") == said.count("delta") == 1
