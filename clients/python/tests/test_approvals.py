@@ -98,6 +98,58 @@ async def _check_lies(options: AgentOptions, approval: Approval) -> None:
     await agent.close()
 
 
+async def test_two_people_decide_and_the_handler_runs_once(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    options = await cluster.agent("careful", ada.client)
+    await ada.client.open_agent(options.agent_id)
+    group = await ada.client.open_group([bob.client.user_id], title="releases")
+    await group.add_agent(options.agent_id, "all")
+    people = [ada.client.user_id, bob.client.user_id]
+    agent, decided = _deciding(options, "deploy")
+    heard = asyncio.Queue[str]()
+
+    @agent.on("message")
+    async def hear(ctx: Context) -> None:
+        await heard.put(ctx.text)
+
+    async def everything_is_handled(word: str) -> None:
+        """Events of a conversation are handled in order, so all before this word are."""
+        await group.send(word)
+        assert await asyncio.wait_for(heard.get(), 10) == word
+
+    async with running(agent):
+        await everything_is_handled("release 1.4.2")
+        told = await agent.approve(group.id, "deploy", {"version": "1.4.2"}, of=people, quorum=2)
+        for_ada, for_bob = await asked(ada), await asked(bob)
+        assert for_ada.id == for_bob.id == told["approval_id"]
+        assert (await for_ada.approve())["state"] == "open"
+        # One person is one voice, however often.
+        assert (await for_ada.approve())["state"] == "open"
+        await everything_is_handled("one of two")
+        assert decided.empty()
+        assert (await for_bob.approve())["state"] == "approved"
+        result = await asyncio.wait_for(decided.get(), 10)
+        await everything_is_handled("two of two")
+        assert decided.empty(), "it ran once"
+    assert result.approved and result.arguments == {"version": "1.4.2"}
+
+    keys = {each.client.user_id: _public_keys(each) for each in (ada, bob)}
+    stored = Receipt.from_json(result.receipt.to_json())
+    proof = stored.verify(lambda user, key_id: keys[user].get(key_id))
+    assert proof.decisions == [(person, "approved") for person in people]
+    # The decisions of one are not enough, whatever else is said.
+    halved = cast(Approval, {**stored.approval, "decisions": stored.approval["decisions"][:1]})
+    with pytest.raises(ReceiptError, match="wrong_outcome"):
+        Receipt(halved, stored.question).verify(lambda user, key_id: keys[user].get(key_id))
+
+
+def _public_keys(user: TestUser) -> dict[str, PublicKeys]:
+    signer = user.client.session.options.signer
+    assert signer is not None
+    return {signer.key_id.hex(): signer.public}
+
+
 async def test_choices_refusals_and_withdrawals(
     cluster: DevCluster, ada: TestUser, bob: TestUser
 ) -> None:
