@@ -15,11 +15,7 @@ pub(crate) mod subscription;
 pub(crate) mod unpublished_hints;
 
 pub use self::{
-    backplane::{
-        Backplane,
-        // The load generator knows it by its earlier name.
-        message_mac::{MessageSigner, MessageSigner as Seal},
-    },
+    backplane::{Backplane, message_mac::MessageSigner},
     ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
     hub::{Hub, SubscriptionGuard},
     start::{Parts, start},

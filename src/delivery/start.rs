@@ -20,10 +20,10 @@ use crate::{auth::server_secret::ServerSecret, db::Db, redis::Redis, supervisor}
 /// The parts of a node that delivery works with.
 pub struct Parts<'a> {
     /// Connections that requests cannot use up.
-    pub quiet_db: &'a Db,
+    pub background_db: &'a Db,
     pub redis: &'a Redis,
     pub subscriber: SubscriberClient,
-    pub seal: MessageSigner,
+    pub signer: MessageSigner,
     pub secret: &'a ServerSecret,
     /// Called for every event, before the subscriptions get it.
     pub observer: EventObserver,
@@ -42,7 +42,7 @@ pub fn start(parts: Parts<'_>) -> Backplane {
     let (hub, changes) = Hub::new();
     let tombstones = Tombstones::start(parts.redis.clone(), parts.secret, tasks, stop);
     let (backplane, outgoing) = Backplane::new(
-        parts.seal,
+        parts.signer,
         parts.redis.clone(),
         hub,
         tombstones,
@@ -54,7 +54,13 @@ pub fn start(parts: Parts<'_>) -> Backplane {
         subscriber: parts.subscriber,
     };
     PubSubWorker::start(&backplane, transport, outgoing, changes, tasks, stop);
-    sweep(parts.quiet_db, &backplane, parts.mark_revoked, tasks, stop);
+    sweep(
+        parts.background_db,
+        &backplane,
+        parts.mark_revoked,
+        tasks,
+        stop,
+    );
     backplane
 }
 

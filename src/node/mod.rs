@@ -126,7 +126,7 @@ impl Stores {
             &config.redis_prefix,
             config.redis_timeout.millis(),
         )?;
-        redis.greet().await;
+        redis.ping().await;
         Ok(Stores {
             db,
             send_db,

@@ -102,7 +102,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts to connect and returns at once ([`greet`](Self::greet) waits). Redis may be away at
+    /// Starts to connect and returns at once ([`ping`](Self::ping) waits). Redis may be away at
     /// boot as at any later time. No call waits longer than `timeout`.
     pub fn start(
         url: &SecretString,
@@ -132,7 +132,7 @@ impl Redis {
 
     /// Waits briefly for the connection, so that a node does not begin with its local share of the
     /// limits.
-    pub async fn greet(&self) {
+    pub async fn ping(&self) {
         tokio::time::timeout(FIRST_PING_TIMEOUT, self.client.wait_for_connect())
             .await
             .ok();

@@ -15,8 +15,8 @@ use blindpipe::{
     clock::Clock,
     db::{Db, Plans},
     delivery::{
-        self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, Parts, Seal, Subscription,
-        SubscriptionGuard,
+        self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, MessageSigner, Parts,
+        Subscription, SubscriptionGuard,
     },
     ids::{CredentialId, NodeId, Principal, PrincipalId},
     inbox::{AppendedEvent, Delivery, Inbox},
@@ -131,13 +131,13 @@ impl Nodes {
         let mut backplanes = Vec::with_capacity(nodes);
         for _ in 0..nodes {
             let (redis, subscriber) = Redis::start(&config.redis_url, &prefix, patience)?;
-            redis.greet().await;
+            redis.ping().await;
             let id = NodeId(random.ulid());
             let backplane = delivery::start(Parts {
-                quiet_db: &db,
+                background_db: &db,
                 redis: &redis,
                 subscriber,
-                seal: Seal::new(id, &secret, epoch),
+                signer: MessageSigner::new(id, &secret, epoch),
                 secret: &secret,
                 observer: Arc::new(|_| ()),
                 handler: Arc::new(NoFeature),

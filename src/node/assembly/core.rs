@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     auth::{key_ring::MIN_MAC_BYTES, server_secret::ServerSecret, usage::TokenUse},
-    delivery::Seal,
+    delivery::MessageSigner,
     features::{
         agents::{self, ReachabilityTracker},
         conversations::ReadMarks,
@@ -48,7 +48,8 @@ impl Core {
             .epoch()
             .await
             .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
-        let networking = networking::start(base, Seal::new(id, base.secret, epoch), stores);
+        let networking =
+            networking::start(base, MessageSigner::new(id, base.secret, epoch), stores);
         let slots = Slots::bounded(
             stores.redis.clone(),
             base.clock.clone(),

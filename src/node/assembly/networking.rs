@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Base;
 use crate::{
-    delivery::{self, Backplane, Hub, Parts, Seal},
+    delivery::{self, Backplane, Hub, MessageSigner, Parts},
     features::{
         conversations::Audience,
         revocations,
@@ -23,7 +23,7 @@ pub(super) struct Networking {
 }
 
 /// Starts the delivery between the nodes.
-pub(super) fn start(base: Base<'_>, seal: Seal, stores: &Stores) -> Networking {
+pub(super) fn start(base: Base<'_>, signer: MessageSigner, stores: &Stores) -> Networking {
     let Base {
         secret,
         clock,
@@ -36,10 +36,10 @@ pub(super) fn start(base: Base<'_>, seal: Seal, stores: &Stores) -> Networking {
     let audience = Audience::new(stores.db.clone());
     let noted = audience.clone();
     let backplane = delivery::start(Parts {
-        quiet_db: &stores.background_db,
+        background_db: &stores.background_db,
         redis: &stores.redis,
         subscriber: stores.subscriber.clone(),
-        seal,
+        signer,
         secret,
         observer: Arc::new(move |event| noted.note(event)),
         handler: Arc::new(StreamPeer(heard.clone())),

@@ -139,20 +139,14 @@ const REPLACED: &[(&str, &str, &[&str])] = &[
     ("excuse", "exclude", &[]),
     ("give_back", "release", &[]),
     ("go_on", "resume", &["features/webhooks"]),
-    // The load generator calls it.
-    ("greet", "ping", &["redis/mod.rs", "node/mod.rs"]),
+    ("greet", "ping", &[]),
     ("happen", "notify_lost", &[]),
     ("hasten", "expedite", &["features/webhooks"]),
     ("is_blind", "is_stale", &[]),
     ("let_in", "admit", &[]),
     ("living", "live_nodes", &[]),
     ("note_any", "note_unknown", &[]),
-    // The load generator sets it.
-    (
-        "quiet_db",
-        "background_db",
-        &["delivery/start.rs", "node/assembly/networking.rs"],
-    ),
+    ("quiet_db", "background_db", &[]),
     ("recognise", "authenticate", &[]),
     ("send_tails", "send_last_sequences", &[]),
     ("suspect", "request_log_read", &[]),
