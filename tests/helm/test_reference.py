@@ -119,7 +119,7 @@ def words(cell):
 def test_every_line_of_the_log_is_in_the_reference():
     named = {(level, text.strip("`")) for text, level, *_ in rows(LOGS, "Lines")}
     # The backplane's line has one of two texts.
-    texts = {text for source in sources() for text in re.findall(rf"\.doubt\({STRING}\)", source)}
+    texts = {text for source in sources() for text in re.findall(rf"\.mark_unhealthy\({STRING}\)", source)}
     written = {
         (level, text) for level, message, _ in lines_of_the_log() if level != "DEBUG"
         for text in (texts if message == "{why}" else [message])
