@@ -173,7 +173,7 @@ async def test_a_shared_store_tells_what_others_have_saved(tmp_path: Path) -> No
 
 
 async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster) -> None:
-    code = (ROOT / "clients/typescript/src/agent/postgres-store.ts").read_text()
+    code = (ROOT / "clients/typescript/src/stores/postgres-store.ts").read_text()
     assert all(f"`{statement}`" in code for statement in POSTGRES_TABLES)
     address = json.loads(cluster.file.read_text())["postgres_url"]
     stores = urlsplit(address)._replace(path="/stores").geturl()
