@@ -38,11 +38,18 @@ from blindpipe.transport.http import Http
 ROOT = Path(__file__).parents[2]
 PEOPLE = 20
 SHARED_PEOPLE = 60
-SHARED_EVENTS = 24
+SHARED_EVENTS = 36
 SHARED_SECONDS = 6
 HANDLER_SECONDS = 0.005
 AGENT = Principal.agent(bytes(16))
-LIMITS = ("auth_register_ip", "default_ip", "default_user", "user_message_send", "agent_tier_1")
+LIMITS = (
+    "auth_register_ip",
+    "default_ip",
+    "default_user",
+    "user_message_send",
+    "agent_tier_1",
+    "keys_lookup",
+)
 
 
 def report(what: str, run: Callable[[], object]) -> None:
@@ -76,22 +83,12 @@ def crypto() -> None:
     )
 
 
-async def filled(cluster: DevCluster, people: Sequence[TestUser], events: int) -> dict[str, str]:
-    """The environment of an agent whose inbox has so many messages of each of these people."""
-    options = await cluster.agent("busy", people[0].client, node=0)
+async def made(cluster: DevCluster, owner: TestUser) -> dict[str, str]:
+    """The environment of a new agent."""
+    options = await cluster.agent("busy", owner.client, node=0)
     first = Agent(options)
     await first.check()
     await first.close()
-
-    async def fill(person: TestUser) -> None:
-        conversation = await person.client.open_agent(options.agent_id)
-        for number in range(events):
-            await conversation.send(f"message {number} {'x' * 200}")
-
-    start = time.perf_counter()
-    await asyncio.gather(*map(fill, people))
-    sent = events * len(people)
-    print(f"{sent:>18} messages sent in {time.perf_counter() - start:.1f} s")
     return {
         **os.environ,
         "BLINDPIPE_URL": options.url,
@@ -102,10 +99,25 @@ async def filled(cluster: DevCluster, people: Sequence[TestUser], events: int) -
     }
 
 
+async def fill(people: Sequence[TestUser], agent_id: str, events: int) -> None:
+    """Each of these people sends the agent so many messages."""
+
+    async def say(person: TestUser) -> None:
+        conversation = await person.client.open_agent(agent_id)
+        for number in range(events):
+            await conversation.send(f"message {number} {'x' * 200}")
+
+    start = time.perf_counter()
+    await asyncio.gather(*map(say, people))
+    sent = events * len(people)
+    print(f"{sent:>18} messages sent in {time.perf_counter() - start:.1f} s")
+
+
 async def backlog(cluster: DevCluster, events: int, pins: Path) -> None:
     """Fills an agent's inbox, and lets a process of its own empty it."""
     people = [await cluster.user(f"person{number}") for number in range(PEOPLE)]
-    environment = await filled(cluster, people, events // PEOPLE)
+    environment = await made(cluster, people[0])
+    await fill(people, environment["BLINDPIPE_AGENT_ID"], events // PEOPLE)
     environment["BLINDPIPE_PINS"] = str(pins)
     command = (sys.executable, __file__, "--drain", str(events // PEOPLE * PEOPLE))
     draining = await asyncio.create_subprocess_exec(*command, env=environment)
@@ -125,8 +137,9 @@ async def shared(cluster: DevCluster, processes: int, folder: Path) -> None:
 async def pace(
     cluster: DevCluster, people: Sequence[TestUser], processes: int, folder: Path
 ) -> float:
-    """Events a second, from the moment at which every process handles some."""
-    environment = await filled(cluster, people, SHARED_EVENTS * processes)
+    """Events a second of processes that all have their share of the conversations."""
+    environment = await made(cluster, people[0])
+    agent_id = environment["BLINDPIPE_AGENT_ID"]
     folder.mkdir()
 
     async def run(number: int, times: list[float]) -> None:
@@ -145,6 +158,9 @@ async def pace(
 
     times = [list[float]() for _ in range(processes)]
     runs = [asyncio.create_task(run(number, own)) for number, own in enumerate(times)]
+    while len((await people[0].client.agents.get(agent_id))["connections"]) < processes:
+        await asyncio.sleep(0.1)
+    await fill(people, agent_id, SHARED_EVENTS * processes)
     while not all(times):
         await asyncio.sleep(0.01)
     begin = time.perf_counter()
