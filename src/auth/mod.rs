@@ -8,7 +8,7 @@
 //! must make the second in its own statement.
 //!
 //! For an agent's token, [`agent::AgentTokens::authenticate`] is the first check, and
-//! [`agent::AgentToken::verify`] the second.
+//! [`agent::AgentToken::check_live`] the second.
 //!
 //! Why: ADR 11.
 

@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// People compared this key alone, for example by its id. All other keys wait from now on, but
-    /// for those that it introduced; [`Hook::Notice`] names them. False if the key was never shown,
+    /// for those that it introduced; [`Hook::Notice`](crate::Hook::Notice) names them. False if the key was never shown,
     /// or is retired.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// Every refusal of the service; [`Error::KeyUnavailable`] if the member is removed and the
+    /// Every refusal of the service; [`Error::KeyUnavailable`](crate::Error::KeyUnavailable) if the member is removed and the
     /// server takes no fresh secret. Sends wait for it.
     pub async fn remove(&self, member: Principal) -> Result<Removal> {
         self.removed(format!("/groups/{}/members/{member}", self.id))
