@@ -1,4 +1,4 @@
--- The activity of the conversations of before. Sends wait for this: about a minute for 10^6 members.
+-- The activity of the conversations of before. Sends wait for this: 16 s for 10^6 members in memory.
 
 update conversation set activity_until = activity_ceiling(coalesce(last_message_id, conversation_id)) where activity_until is null;
 
