@@ -10,7 +10,7 @@
 //! - [`writer`] and [`reader`]: streams in and out; [`parts`]: multipart uploads.
 //! - [`registry`]: the rows, their leases and the sweep.
 //! - [`signed_urls`]: signed addresses.
-//! - [`upload_permits`]: who uploads to the node at once.
+//! - [`upload_permits`]: the uploads to the node at once.
 //! - [`events`]: data of events that is too large for a webhook.
 //!
 //! Why: ADR 36.

@@ -195,7 +195,7 @@ async def test_a_message_that_was_shown_before_a_restart_is_not_shown_again(
             await attacker.push(again(second, 101))
             await direct.send("after")
             await until(lambda: "after" in shown)
-    # What was on the way when the program ended comes again; what it has shown does not.
+    # A message on its way at the program's end comes again, and a shown one does not.
     assert shown == ["unseen", "after"]
     assert (tmp_path / "ada.handled").stat().st_mode & 0o777 == 0o600
 

@@ -27,7 +27,7 @@ export interface Hooks {
   not_rotated(details: { conversation_id: string; because: "change" | "age" | "none" }): void;
   dead_letter(details: { event_id: string; event: string; error: unknown }): void;
   resync(details: { oldest: string; head: string }): void;
-  /** A store could not be read or written. What it did not keep is not acknowledged. */
+  /** A store could not be read or written. Nothing is acknowledged that it did not keep. */
   store_failed(): void;
 }
 

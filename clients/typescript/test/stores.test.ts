@@ -1,4 +1,4 @@
-// A person's store: what outlives a restart, in files for their owner alone.
+// A person's store: all that survives a restart, in files for their owner alone.
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, stat, symlink, unlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -199,7 +199,7 @@ test("a message that was shown before a restart is not shown again", async () =>
         await conversation.send("and more");
       }
       if (!texts.includes("and more")) continue;
-      // What is kept while the message is shown says nothing of the message.
+      // The rows of that moment do not name the message.
       const [key] = client.trust.keysOf(ada.client.self);
       client.verifyKey(ada.client.self, key!.keyId);
       const kept = `"key_id":"${key!.keyId}"`;

@@ -1,4 +1,4 @@
-// What a browser learns outlives a reload, row by row, and stays small.
+// A browser's knowledge survives a reload, row by row, and stays small.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { devCluster } from "@blindpipe/client/testing";

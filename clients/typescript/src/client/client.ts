@@ -39,7 +39,7 @@ export class Client extends AccountCalls {
   readonly agents: Agents;
   readonly sessions: Sessions;
   #trust: Trust | null = null;
-  /** What earlier runs have learned. */
+  /** The knowledge of earlier runs. */
   #earlier: EarlierRuns | null = null;
   #marks: Texts<EpochMarks> | null = null;
   #session: Session | null = null;

@@ -1,4 +1,4 @@
-/** What a person's device keeps in its store, and what earlier runs have kept there. */
+/** The knowledge of a person's device: of this run, and of earlier runs out of its store. */
 import type { Handled } from "../core/session.js";
 import type { EpochMarks } from "../e2ee/room.js";
 import { type Entries, Texts } from "../e2ee/texts.js";
@@ -18,7 +18,7 @@ import {
 import { sleep } from "../transport/wait.js";
 import type { StoredSession } from "./account.js";
 
-/** What earlier runs have learned. */
+/** The knowledge of earlier runs. */
 export interface EarlierRuns {
   readonly pins: LoadedPins | null;
   readonly marks: Entries<EpochMarks>;
@@ -52,7 +52,7 @@ export class Keeper {
     return this.#device;
   }
 
-  /** What this person has learned on this device. Throws if the store is another's. */
+  /** The knowledge of this person's device. Throws if the store is another's. */
   async load(owner: StoreOwner): Promise<EarlierRuns | null> {
     if (!this.store) return null;
     const { userId, deviceId } = this.#owner ?? owner;

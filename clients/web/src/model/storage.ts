@@ -87,7 +87,7 @@ interface EarlierRows {
   readonly marks: ReadonlyMap<string, StoredTrust["marks"][string]>;
 }
 
-/** What a device learns of others. A row is written for each change. */
+/** A device's knowledge of others. A row is written for each change. */
 export function learnedStore(): Store {
   const era = signOuts;
   let person = "";

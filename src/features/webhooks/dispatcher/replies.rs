@@ -47,7 +47,7 @@ struct Answer<'a> {
     messages: Vec<&'a RawValue>,
 }
 
-/// The answer to a call with several events. One that is no JSON object says nothing.
+/// The answer to a call with several events. A body that is no JSON object names no failure.
 #[derive(Default, Deserialize)]
 pub struct BatchAnswer<'a> {
     #[serde(borrow, default)]

@@ -91,7 +91,7 @@ class Client(SignIns, AccountCalls, Contacts):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections. What the device has learned is in its store then."""
+        """Closes the connections. The device's store has all of its knowledge then."""
         await self._keeper.save()
         await self.account.http.close()
 

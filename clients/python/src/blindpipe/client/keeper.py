@@ -1,4 +1,4 @@
-"""What a person's device keeps in its store, and what earlier runs have kept there."""
+"""The knowledge of a person's device: of this run, and of earlier runs out of its store."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _least_padded(place: Place) -> int:
     return 256 if isinstance(place, Delta) else 128
 
 
-# What is made for each envelope is not frozen: to make a frozen one takes twice as long.
+# Objects of each envelope are not frozen: a frozen one takes twice as long to make.
 @dataclass(slots=True)
 class Header:
     """All of an envelope that is not secret."""

@@ -129,7 +129,7 @@ class WrapTaken:
     notices: list[Notice]
 
 
-# What is made for each message is not frozen: to make a frozen one takes twice as long.
+# Objects of each message are not frozen: a frozen one takes twice as long to make.
 @dataclass(slots=True)
 class Incoming:
     """Something that came, and what the server says of it.

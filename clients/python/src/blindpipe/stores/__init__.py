@@ -1,1 +1,1 @@
-"""What a client must not forget, and where it is kept."""
+"""The stores of clients, for all that must survive a restart."""

@@ -59,7 +59,7 @@ class DeviceState(TypedDict):
 class DeviceStore(Protocol):
     """A developer's own store for a person's device. It is for a single process.
 
-    It is a `HandledStore` and a `ConsentStore` too. What these keep, and pins and marks, are public
+    It is a `HandledStore` and a `ConsentStore` too. Their records, pins and marks are public
     keys, ids and numbers; `DeviceState` is secret.
     """
 

@@ -17,7 +17,7 @@ SAVE_DELAY_SECONDS: Final = 0.5
 
 
 class TrustStore(Protocol):
-    """What the stores of agents and of people have in common."""
+    """The calls that stores of agents and of people share."""
 
     async def save(self, trust: StoredTrust) -> None:
         """Keeps the entries that have changed, durably."""

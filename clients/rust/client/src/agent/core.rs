@@ -1,4 +1,4 @@
-//! How an agent begins: what it remembers, and the parts that work together.
+//! The start of an agent: its knowledge, and the parts that work together.
 
 use std::{
     collections::HashMap,

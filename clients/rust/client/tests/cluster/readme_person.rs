@@ -31,7 +31,7 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// What the program prints.
+    /// The program's output.
     static PRINTED: Arc<Mutex<Vec<String>>>;
 }
 
@@ -271,13 +271,13 @@ impl Person {
         Self { task, printed }
     }
 
-    /// What was said, and what was refused.
+    /// The accepted texts, and the refused ones.
     fn printed(&self) -> (Vec<String>, Vec<String>) {
         let printed = self.printed.lock().clone();
         printed.into_iter().partition(|line| !line.starts_with('('))
     }
 
-    /// Waits for so many answers. What was dropped comes with another connection.
+    /// Waits for so many answers. A dropped event comes with another connection.
     async fn has_shown(&mut self, answers: usize, proxies: &[&Proxy]) {
         let shown = async {
             while self.printed().0.len() < answers {
