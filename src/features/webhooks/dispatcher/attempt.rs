@@ -96,6 +96,8 @@ pub struct Call {
     /// The attempt for the log.
     pub attempt: DeliveryAttempt,
     pub succeeded: bool,
+    /// It alone of its call's failures changes the webhook's `last_error`.
+    pub is_first_failure: bool,
     /// The receiver's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
@@ -107,11 +109,12 @@ enum Form {
     Batch,
 }
 
-/// The deliveries of a call that are about to be sent, with the places of their events in the batch.
-struct CallDeliveries {
-    places: Vec<usize>,
-    ids: Vec<DeliveryId>,
-    begun: Vec<BegunAttempt>,
+/// A delivery that is about to be sent.
+struct BegunDelivery {
+    /// The place of its event in the batch.
+    place: usize,
+    id: DeliveryId,
+    attempt: BegunAttempt,
 }
 
 impl Context {
@@ -174,17 +177,17 @@ impl Context {
             WebhookSlot::Full => return || End::Crowded,
             WebhookSlot::Online => return || End::Online,
         };
-        let Some(sent) = self.begin(&mut batch[..objects.len()], ends).await else {
+        let Some(begun) = self.begin(&mut batch[..objects.len()], ends).await else {
             return || End::Lost;
         };
-        if sent.places.is_empty() {
+        if begun.is_empty() {
             return || End::Lost;
         }
         let under_way = UnderWay::new();
-        let exchange = self.call(reserved, &sent, batch, objects).await;
+        let exchange = self.call(reserved, &begun, batch, objects).await;
         drop(under_way);
         match exchange {
-            Ok(Some(call)) => self.conclude(batch, ends, &sent, call).await,
+            Ok(Some(call)) => self.conclude(batch, ends, &begun, call).await,
             Ok(None) => return || End::Unsent,
             Err(error) => error.log_in("webhooks.attempt", "the turn ends and is claimed again"),
         }
@@ -197,7 +200,7 @@ impl Context {
         &self,
         batch: &mut [(Lane, Item)],
         ends: &mut [Option<End>],
-    ) -> Option<CallDeliveries> {
+    ) -> Option<Vec<BegunDelivery>> {
         let ids: Vec<(DeliveryId, bool)> = batch
             .iter()
             .map(|(_, item)| match &item.logged {
@@ -217,18 +220,15 @@ impl Context {
                 id: events::id_of(&item.encoded),
                 is_new: *is_new,
             });
-        let begun = try_join_all(begins.map(|begin| self.shared.ledger.begin(begin))).await;
-        let begun: Vec<BegunAttempt> = begun.ok()?.into_iter().collect::<Option<_>>()?;
-        let mut sent = CallDeliveries {
-            places: Vec::new(),
-            ids: Vec::new(),
-            begun: Vec::new(),
-        };
+        let attempts = try_join_all(begins.map(|begin| self.shared.ledger.begin(begin))).await;
+        let attempts: Vec<BegunAttempt> = attempts.ok()?.into_iter().collect::<Option<_>>()?;
+        let mut begun = Vec::with_capacity(batch.len());
         let mut held_up = BTreeSet::new();
-        for (n, ((lane, item), (begun, (id, is_new)))) in
-            batch.iter_mut().zip(begun.into_iter().zip(ids)).enumerate()
+        let attempts = attempts.into_iter().zip(ids);
+        for (place, ((lane, item), (attempt, (id, is_new)))) in
+            batch.iter_mut().zip(attempts).enumerate()
         {
-            if begun.stop == StopState::None && is_new {
+            if attempt.stop == StopState::None && is_new {
                 item.logged = Some(LoggedDelivery {
                     id,
                     interrupted: Vec::new(),
@@ -236,22 +236,18 @@ impl Context {
                     is_replay: false,
                 });
             }
-            match begun.stop {
+            match attempt.stop {
                 StopState::UnderWay => {
                     let at = self.shared.client.clock.now() + STOP_WAIT;
-                    ends[n] = Some(End::Deferred { at });
+                    ends[place] = Some(End::Deferred { at });
                     held_up.insert(*lane);
                 }
-                StopState::Answered => ends[n] = Some(End::Answered),
-                StopState::None if held_up.contains(lane) => ends[n] = Some(End::Unsent),
-                StopState::None => {
-                    sent.places.push(n);
-                    sent.ids.push(id);
-                    sent.begun.push(begun);
-                }
+                StopState::Answered => ends[place] = Some(End::Answered),
+                StopState::None if held_up.contains(lane) => ends[place] = Some(End::Unsent),
+                StopState::None => begun.push(BegunDelivery { place, id, attempt }),
             }
         }
-        Some(sent)
+        Some(begun)
     }
 
     /// The event object of the body, with a reference in place of data that are too large.
@@ -301,19 +297,19 @@ impl Context {
     async fn call(
         &self,
         reserved: Result<Reserved, EgressError>,
-        sent: &CallDeliveries,
+        begun: &[BegunDelivery],
         batch: &mut [(Lane, Item)],
         mut objects: Vec<String>,
     ) -> Result<Option<(Exchange, Form)>> {
-        let mut attempts = Vec::with_capacity(sent.places.len());
-        for ((place, id), begun) in sent.places.iter().zip(&sent.ids).zip(&sent.begun) {
-            if begun.is_deleted {
+        let mut bodies = Vec::with_capacity(begun.len());
+        for BegunDelivery { place, id, attempt } in begun {
+            if attempt.is_deleted {
                 objects[*place] = self.reread(&mut batch[*place].1).await?;
             }
-            attempts.push(body::of(*id, begun.attempt, self.agent, &objects[*place]));
+            bodies.push(body::of(*id, attempt.attempt, self.agent, &objects[*place]));
         }
-        let endpoint = self.endpoint_of(sent.begun[0]).await?;
-        if attempts.len() > endpoint.max_events {
+        let endpoint = self.endpoint_of(begun[0].attempt).await?;
+        if bodies.len() > endpoint.max_events {
             return Ok(None);
         }
         let client = &self.shared.client;
@@ -324,11 +320,12 @@ impl Context {
             Err(error) => Err(error),
         };
         let (body, form) = match endpoint.max_events {
-            1 => (attempts.swap_remove(0), Form::Event),
-            _ => (body::of_batch(self.agent, &attempts), Form::Batch),
+            1 => (bodies.swap_remove(0), Form::Event),
+            _ => (body::of_batch(self.agent, &bodies), Form::Batch),
         };
         let secrets = endpoint.secrets(client.clock.now());
-        let id = body::batch_id(&sent.ids);
+        let ids: Vec<DeliveryId> = begun.iter().map(|one| one.id).collect();
+        let id = body::batch_id(&ids);
         let exchange = client.post(reserved, &secrets, id, body).await;
         Ok(Some((exchange, form)))
     }
@@ -352,13 +349,12 @@ impl Context {
         &self,
         batch: &[(Lane, Item)],
         ends: &mut [Option<End>],
-        sent: &CallDeliveries,
+        begun: &[BegunDelivery],
         (exchange, form): (Exchange, Form),
     ) {
         if matches!(exchange.outcome, Err(EgressError::Busy)) {
-            sent.places
-                .iter()
-                .for_each(|n| ends[*n] = Some(End::Unsent));
+            let unsent = begun.iter().map(|one| one.place);
+            unsent.for_each(|place| ends[place] = Some(End::Unsent));
             return;
         }
         let succeeded = exchange.is_success();
@@ -366,39 +362,42 @@ impl Context {
         let body = body.filter(|reply| succeeded && !reply.truncated);
         let body = body.map_or(&b""[..], |reply| &reply.body);
         let answer = match form {
-            Form::Event => BatchAnswer::default(),
-            Form::Batch => BatchAnswer::parse(body),
+            Form::Event => None,
+            Form::Batch => Some(BatchAnswer::parse(body)),
         };
-        let failed = answer.failed(&sent.ids);
-        let mut stuck = BTreeSet::new();
-        for ((n, id), begun) in sent.places.iter().zip(&sent.ids).zip(&sent.begun) {
-            let (lane, item) = &batch[*n];
+        let (mut stuck, mut any_failed) = (BTreeSet::new(), false);
+        for BegunDelivery { place, id, attempt } in begun {
+            let (lane, item) = &batch[*place];
             // A conversation is delivered in its order, so what follows a failed event fails, too.
-            if failed.contains(id) {
+            let answer = answer.as_ref();
+            if answer.is_some_and(|answer| answer.has_failed(*id)) {
                 stuck.insert(*lane);
             }
             let is_reported = stuck.contains(lane);
             let outcome = exchange.error().or(is_reported.then_some(REPORTED));
             metrics::webhook_attempt(outcome.unwrap_or("success"));
             Span::current().record("outcome", outcome.unwrap_or("success"));
-            let mut attempt = exchange.attempt(begun.attempt);
+            let mut attempt = exchange.attempt(attempt.attempt);
             attempt.error = outcome.map(str::to_owned);
             if outcome.is_none() {
-                let place = Place {
+                let recipient = Place {
                     agent: self.agent,
                     token: self.endpoint.lock().token,
                     conversation: events::conversation_of(&item.encoded),
                     delivery: *id,
                 };
                 let replies = &self.shared.replies;
-                attempt.replies = match form {
-                    Form::Event => replies.send(&place, body).await,
-                    Form::Batch => replies.send_all(&place, answer.messages(*id)).await,
+                attempt.replies = match answer {
+                    None => replies.send(&recipient, body).await,
+                    Some(answer) => replies.send_all(&recipient, answer.messages(*id)).await,
                 };
             }
-            ends[*n] = Some(End::Called(Call {
+            let is_first_failure = outcome.is_some() && !any_failed;
+            any_failed |= outcome.is_some();
+            ends[*place] = Some(End::Called(Call {
                 attempt,
                 succeeded: outcome.is_none(),
+                is_first_failure,
                 retry_after: exchange
                     .outcome
                     .as_ref()

@@ -48,8 +48,14 @@ struct Answer<'a> {
 }
 
 /// The answer to a call with several events. A body that is no JSON object names no failure.
-#[derive(Default, Deserialize)]
 pub struct BatchAnswer<'a> {
+    /// None if they cannot be read, so that any delivery may be among them.
+    failed: Option<Vec<DeliveryId>>,
+    replies: Vec<EventAnswer<'a>>,
+}
+
+#[derive(Deserialize)]
+struct BatchFields<'a> {
     #[serde(borrow, default)]
     failed: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -65,29 +71,40 @@ struct EventAnswer<'a> {
 
 impl<'a> BatchAnswer<'a> {
     pub fn parse(body: &'a [u8]) -> Self {
-        serde_json::from_slice(body)
-            .ok()
-            .filter(|_| json::check(body).is_ok())
-            .unwrap_or_default()
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return BatchAnswer {
+                failed: Some(Vec::new()),
+                replies: Vec::new(),
+            };
+        }
+        let fields = serde_json::from_slice::<BatchFields<'a>>(body);
+        let Some(fields) = fields.ok().filter(|_| json::check(body).is_ok()) else {
+            return BatchAnswer {
+                failed: None,
+                replies: Vec::new(),
+            };
+        };
+        let replies = fields.replies.map(|list| serde_json::from_str(list.get()));
+        BatchAnswer {
+            failed: match fields.failed {
+                None => Some(Vec::new()),
+                Some(list) => serde_json::from_str(list.get()).ok(),
+            },
+            replies: replies.and_then(Result::ok).unwrap_or_default(),
+        }
     }
 
-    /// The deliveries that have failed. A list that cannot be read may name any: then all of these
-    /// have.
-    pub fn failed(&self, deliveries: &[DeliveryId]) -> Vec<DeliveryId> {
-        let list = self.failed.map(|list| serde_json::from_str(list.get()));
-        match list {
-            None => Vec::new(),
-            Some(Ok(failed)) => failed,
-            Some(Err(_)) => deliveries.to_vec(),
-        }
+    /// Whether the receiver says that a delivery has failed.
+    pub fn has_failed(&self, delivery: DeliveryId) -> bool {
+        let failed = self.failed.as_ref();
+        failed.is_none_or(|failed| failed.contains(&delivery))
     }
 
     /// The messages for a delivery.
     pub fn messages(&self, delivery: DeliveryId) -> Vec<&'a RawValue> {
-        let all = self.replies.map(|list| serde_json::from_str(list.get()));
-        let all: Vec<EventAnswer<'a>> = all.and_then(Result::ok).unwrap_or_default();
-        let own = all.into_iter().filter(|one| one.delivery_id == delivery);
-        own.flat_map(|one| one.messages).collect()
+        let own = self.replies.iter();
+        let own = own.filter(|one| one.delivery_id == delivery);
+        own.flat_map(|one| one.messages.iter().copied()).collect()
     }
 }
 
@@ -187,16 +204,25 @@ mod tests {
     fn an_answer_names_what_has_failed() {
         let random = Random::new(Clock::default());
         let [a, b] = [(); 2].map(|()| DeliveryId::generate(&random));
-        let failed = |body: String| BatchAnswer::parse(body.as_bytes()).failed(&[a, b]);
-        for nothing in ["", "ok", "{}", r#"{"failed":[]}"#, r#"{"replies":1}"#, "[]"] {
-            assert!(failed(nothing.to_owned()).is_empty(), "{nothing}");
+        let failed = |body: &str| {
+            let answer = BatchAnswer::parse(body.as_bytes());
+            [a, b].map(|delivery| answer.has_failed(delivery))
+        };
+        for nothing in [
+            "",
+            "ok",
+            " {}",
+            r#"{"failed":[]}"#,
+            r#"{"replies":1}"#,
+            "[]",
+        ] {
+            assert_eq!(failed(nothing), [false, false], "{nothing}");
         }
-        assert_eq!(
-            failed(format!(r#"{{"failed":["{b}"],"replies":{{}}}}"#)),
-            [b]
-        );
-        for unreadable in [r#"{"failed":["x"]}"#, r#"{"failed":1}"#] {
-            assert_eq!(failed(unreadable.to_owned()), [a, b], "{unreadable}");
+        let one = format!(r#"{{"failed":["{b}"],"replies":{{}}}}"#);
+        assert_eq!(failed(&one), [false, true]);
+        let twice = format!(r#"{{"failed":["{b}"],"failed":[]}}"#);
+        for unreadable in [r#"{"failed":["x"]}"#, r#"{"failed":1}"#, "{", &twice] {
+            assert_eq!(failed(unreadable), [true, true], "{unreadable}");
         }
     }
 

@@ -99,7 +99,9 @@ async fn settle(
     if call.succeeded {
         return succeed(context, standing, item, logged, entry).await;
     }
-    set_last_error(context, call.attempt.error.as_deref()).await?;
+    if call.is_first_failure {
+        set_last_error(context, call.attempt.error.as_deref()).await?;
+    }
     let status = call.attempt.response_status;
     let pause = rules::pause(status, call.retry_after);
     let fraction = context.shared.client.random.fraction();
