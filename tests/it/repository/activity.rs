@@ -126,6 +126,37 @@ async fn the_list_is_in_the_order_of_activity_whatever_happens_between_two_notes
     assert!(ids.len() > 40, "{} conversations only", ids.len());
 }
 
+/// The last message comes from a node whose clock is minutes behind the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_whose_activity_falls_back_is_where_it_belongs() {
+    let client = begun().await;
+    let owner = user(&client).await;
+    let mut expected = Vec::new();
+    for (n, said_ms) in [400_000, 500_000, 600_000].into_iter().enumerate() {
+        let place = id(i64::try_from(n).expect("small"));
+        let sql = "with made as (
+                insert into conversation (conversation_id, kind, created_by) values ($1, 'group', $2) returning 1
+            ) insert into member (conversation_id, principal_id, principal_kind, role)
+            select $1, $2, 'user', 'owner' from made";
+        client.execute(sql, &[&place, &owner]).await.expect("made");
+        for at_ms in [if n == 1 { 900_000 } else { said_ms }, said_ms] {
+            let sql = "update conversation set last_message_id = $2 where conversation_id = $1";
+            client
+                .execute(sql, &[&place, &id(at_ms)])
+                .await
+                .expect("said");
+        }
+        expected.insert(0, place);
+    }
+    for rows in [1, 2, 50] {
+        assert_eq!(
+            walk(&client, owner, rows).await,
+            expected,
+            "pages of {rows}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_the_list_costs_the_same_beside_many_conversations() {
     let client = begun().await;
