@@ -13,7 +13,7 @@ use axum::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::services::spawn;
@@ -25,6 +25,8 @@ pub struct Reply {
     pub retry_after: Option<u64>,
     pub body: Value,
     pub delay: Duration,
+    /// The answer waits for a notification.
+    pub gate: Option<Arc<Notify>>,
 }
 
 impl Reply {
@@ -35,6 +37,7 @@ impl Reply {
             retry_after: None,
             body: json!({}),
             delay: Duration::ZERO,
+            gate: None,
         }
     }
 
@@ -43,6 +46,14 @@ impl Reply {
         Reply {
             body: json!({ "messages": messages }),
             ..Self::status(200)
+        }
+    }
+
+    /// The answer comes once `gate` is notified.
+    pub fn once(self, gate: &Arc<Notify>) -> Self {
+        Reply {
+            gate: Some(gate.clone()),
+            ..self
         }
     }
 
@@ -219,6 +230,9 @@ async fn hear(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: String)
         (calls.len() - 1, reply)
     };
     tokio::time::sleep(reply.delay).await;
+    if let Some(gate) = reply.gate {
+        gate.notified().await;
+    }
     inner.calls.lock()[n].to = Some(Instant::now());
     let status = StatusCode::from_u16(reply.status).expect("a status");
     let mut response = (status, axum::Json(reply.body)).into_response();
