@@ -26,7 +26,7 @@ use super::{
     turns::{BusyPolicy, Turns},
 };
 use crate::{
-    Clock, Error, Result, Server, Store,
+    Clock, Error, InboxEvent, Result, Server, Store,
     hooks::{Hook, Hooks, NO_STORE, warn_loudly},
     session::{Keys, Session, SessionParts, principal},
     shared_store::{Saved, SharedStore, restored, save_changed, take_news},
@@ -191,6 +191,13 @@ impl Core {
         }
         let failed = std::io::Error::other("the shared store could not be read");
         Err(Error::Store(failed))
+    }
+
+    /// Reads the keys that an event says have changed.
+    pub(super) async fn read_changed_keys(&self, event: &InboxEvent) {
+        if let Some(of) = self.session.changed_keys(event) {
+            self.session.read_changed_keys(of).await;
+        }
     }
 
     /// Keeps pins, marks and handled messages where the developer said. A failure is told to the

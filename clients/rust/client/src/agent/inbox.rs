@@ -11,7 +11,7 @@ use std::{
 use blindpipe_protocol::{cursor::Cursor, tool_calls::ToolCallOutcome};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -48,15 +48,6 @@ pub(super) struct Pace {
     pub(super) stops_at_dead_letter: bool,
 }
 
-/// An event that nobody has looked into.
-struct Arrived {
-    event: InboxEvent,
-    /// A standby only learns from it.
-    standby: bool,
-    /// The share in which it came.
-    lease: Option<Arc<Lease>>,
-}
-
 pub(super) struct Inbox {
     core: Arc<Core>,
     handlers: Handlers,
@@ -67,8 +58,6 @@ pub(super) struct Inbox {
     handlers_stop: CancellationToken,
     /// Where several processes share the conversations.
     share: Option<Share>,
-    intake: mpsc::UnboundedSender<Arrived>,
-    taken: tokio::sync::Mutex<mpsc::UnboundedReceiver<Arrived>>,
     dispatcher: Mutex<Dispatcher>,
     changed: Notify,
     /// The events that wait or are being handled.
@@ -95,7 +84,6 @@ impl Inbox {
         stopping: CancellationToken,
         share: Option<Share>,
     ) -> Self {
-        let (intake, taken) = mpsc::unbounded_channel();
         Self {
             core,
             handlers,
@@ -103,8 +91,6 @@ impl Inbox {
             stopping,
             handlers_stop: CancellationToken::new(),
             share,
-            intake,
-            taken: tokio::sync::Mutex::new(taken),
             dispatcher: Mutex::default(),
             changed: Notify::new(),
             load: Load::default(),
@@ -177,25 +163,22 @@ impl Inbox {
         if self.stopping.is_cancelled() {
             return;
         }
-        self.load.add(event.data.as_str().len());
+        self.core.session.observe(&event);
         if standby {
             *self.learned.lock() = Some(event.cursor);
-        } else {
-            *self.received.lock() = Some(event.cursor);
-            *self.epoch.lock() = Some(event.cursor.epoch);
-            if event.event == "artifact_response"
-                && let Some(outcome) = event.data::<ToolCallOutcome>()
-            {
-                self.core.tool_calls.deliver(outcome);
-            }
-            self.core.turns.arrive(&event);
+            return;
         }
-        let arrived = Arrived {
-            event,
-            standby,
-            lease: self.lease(),
-        };
-        self.intake.send(arrived).ok();
+        self.load.add(event.data.as_str().len());
+        *self.received.lock() = Some(event.cursor);
+        *self.epoch.lock() = Some(event.cursor.epoch);
+        if event.event == "artifact_response"
+            && let Some(outcome) = event.data::<ToolCallOutcome>()
+        {
+            self.core.tool_calls.deliver(outcome);
+        }
+        self.core.turns.arrive(&event);
+        self.dispatcher.lock().push(event);
+        self.changed.notify_one();
     }
 
     /// Handles events until the agent stops, and lets handlers end.
@@ -209,7 +192,7 @@ impl Inbox {
             self.handlers_stop.cancel();
         };
         tokio::select! {
-            ((), ()) = async { tokio::join!(self.learn_all(), handling) } => {}
+            () = handling => {}
             () = self.grace() => {}
         }
         self.core.save().await;
@@ -223,35 +206,6 @@ impl Inbox {
         self.stopping.cancelled().await;
         tokio::time::sleep(STOP_GRACE).await;
         self.handlers_stop.cancel();
-    }
-
-    /// Looks into each event, in order, before anybody handles it.
-    async fn learn_all(&self) {
-        let mut taken = self.taken.lock().await;
-        loop {
-            let arrived = tokio::select! {
-                arrived = taken.recv() => arrived,
-                () = self.stopping.cancelled() => return,
-            };
-            let Some(arrived) = arrived else {
-                return;
-            };
-            let Arrived {
-                event,
-                standby,
-                lease,
-            } = arrived;
-            let is_lost = || lease.as_ref().is_some_and(|lease| lease.is_lost());
-            if !is_lost() {
-                Box::pin(self.core.session.observe(&event)).await;
-            }
-            if standby || is_lost() {
-                self.load.remove(event.data.as_str().len());
-                continue;
-            }
-            self.dispatcher.lock().push(event);
-            self.changed.notify_one();
-        }
     }
 
     async fn handle_all(&self) {
@@ -345,6 +299,10 @@ impl Inbox {
         stop: &CancellationToken,
         is_lost: impl Fn() -> bool,
     ) -> bool {
+        tokio::select! {
+            () = self.core.read_changed_keys(&turn.event) => {}
+            () = self.stopping.cancelled() => {}
+        }
         let mut delays = self.pace.retry_delays.iter();
         // Another process may have begun it, too.
         let replayed =

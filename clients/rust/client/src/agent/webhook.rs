@@ -264,7 +264,8 @@ impl Webhook {
         }
         core.look_up(event.conversation_id)?;
         core.turns.arrive(&event);
-        core.session.observe(&event).await;
+        core.session.observe(&event);
+        core.read_changed_keys(&event).await;
         let stopping = CancellationToken::new();
         let _stop = stopping.clone().drop_guard();
         let handlers = self.agent.handlers();

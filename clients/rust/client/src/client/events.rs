@@ -18,7 +18,6 @@ use blindpipe_protocol::{
     messages::Message,
     text::Secret,
     tool_calls::ToolCall,
-    typing::TypingNotice,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
@@ -29,7 +28,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Client, Conversation, Received, ToolRequest, streams::StreamReader};
+use super::{Client, ClientEvent, streams::StreamReader};
 use crate::{
     ApiError, Error, Hook, InboxEvent, Result,
     transport::{Frame, Load, Socket, SocketOwner, full_jitter},
@@ -40,77 +39,6 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 /// While the service is away, waits before an event is read again.
 const FIRST_READ_WAIT: Duration = Duration::from_secs(1);
 const MAX_READ_WAIT: Duration = Duration::from_secs(30);
-
-/// Something that a person sees happen.
-#[non_exhaustive]
-pub enum ClientEvent {
-    /// A message, opened if it opens.
-    Message {
-        /// The event.
-        event: InboxEvent,
-        /// Where it stands.
-        conversation: Conversation,
-        /// The message.
-        received: Box<Received>,
-    },
-    /// An agent asks this device to run a tool. One that names this device and that this device
-    /// does not have was answered `unknown_tool`, and comes as [`ClientEvent::Event`].
-    ToolRequest(Box<ToolRequest>),
-    /// Any other event.
-    Event(InboxEvent),
-    /// A piece of a message that an agent is writing. It is shown and never acted on.
-    Delta {
-        /// Where it is written.
-        conversation_id: ConversationId,
-        /// The `client_message_id` of the message that will end it.
-        stream_id: String,
-        /// The number of the piece.
-        n: u64,
-        /// The text to add.
-        append: String,
-        /// The agent.
-        sender: Principal,
-    },
-    /// All that an agent has written so far. It replaces the pieces before.
-    Checkpoint {
-        /// Where it is written.
-        conversation_id: ConversationId,
-        /// The `client_message_id` of the message that will end it.
-        stream_id: String,
-        /// The number of the last piece in it.
-        n: u64,
-        /// The whole text.
-        text: String,
-        /// The agent.
-        sender: Principal,
-    },
-    /// The activity of an agent that writes nothing, such as a search. The next piece ends it.
-    Status {
-        /// Where it is shown.
-        conversation_id: ConversationId,
-        /// The stream.
-        stream_id: String,
-        /// The activity in words.
-        text: String,
-        /// The agent.
-        sender: Principal,
-    },
-    /// A stream ended without a message.
-    StreamCancelled {
-        /// Where it was written.
-        conversation_id: ConversationId,
-        /// The stream.
-        stream_id: String,
-        /// The agent's reason, or the server's.
-        reason: Option<String>,
-        /// The agent.
-        sender: Principal,
-    },
-    /// A member writes, or has stopped.
-    Typing(TypingNotice),
-    /// All that waited has come.
-    CaughtUp,
-}
 
 /// A frame that nobody has read yet, with the cursor of its event.
 #[derive(Clone)]
@@ -198,6 +126,8 @@ pub struct Events {
     is_checked: bool,
     closing: CancellationToken,
     running: JoinSet<Result<()>>,
+    /// Reads of keys that have changed. Events do not wait for them.
+    reading: JoinSet<()>,
     streams: StreamReader,
 }
 
@@ -230,6 +160,7 @@ impl Events {
             is_checked: false,
             closing,
             running,
+            reading: JoinSet::new(),
             streams: StreamReader::default(),
         }
     }
@@ -383,7 +314,10 @@ impl Events {
 
     async fn read_event(&mut self, event: InboxEvent) -> Result<Option<ClientEvent>> {
         let session = self.client.session()?;
-        session.observe(&event).await;
+        session.observe(&event);
+        if let Some(of) = session.changed_keys(&event) {
+            self.read_changed_keys(of);
+        }
         self.withdraw_after(&event)?;
         match event.event.as_str() {
             "message.created" if session.has_keys() => {
@@ -406,6 +340,17 @@ impl Events {
             }
             _ => Ok(Some(ClientEvent::Event(event))),
         }
+    }
+
+    fn read_changed_keys(&mut self, of: Principal) {
+        while self.reading.try_join_next().is_some() {}
+        let client = self.client.clone();
+        self.reading.spawn(async move {
+            if let Ok(session) = client.session() {
+                session.read_changed_keys(of).await;
+                client.save_if_dirty();
+            }
+        });
     }
 
     /// An agent's approvals end with its relation, its grant and its membership.

@@ -8,6 +8,7 @@ mod calls;
 mod contacts;
 mod conversation;
 mod devices;
+mod event;
 mod events;
 mod kept;
 mod keys;
@@ -47,7 +48,8 @@ pub use self::{
     builder::{ClientBuilder, Registration},
     conversation::{Conversation, HistoryPage, Received, SendOptions},
     devices::{Devices, Restored},
-    events::{ClientEvent, Events},
+    event::ClientEvent,
+    events::Events,
     sessions::{Proof, Sessions},
     timeline::{Reactions, TimelineItem, TimelineState, timeline},
     tool_requests::ToolRequest,

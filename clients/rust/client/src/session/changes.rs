@@ -83,36 +83,47 @@ impl Changes {
 }
 
 impl Session {
-    /// Takes note of what an event says about keys and members, before anybody handles it.
-    pub(crate) async fn observe(&self, event: &InboxEvent) {
-        let observed = match event.known() {
-            Some(Event::KeyRotated(rotation)) => self.observe_rotation(&rotation).await,
-            Some(Event::KeyDeviceAdded(change) | Event::KeyDeviceRemoved(change)) => {
-                self.observe_keys(Principal::User(change.user_id)).await
-            }
-            Some(Event::AgentKeyRegistered(registration)) => {
-                self.observe_keys(Principal::Agent(registration.agent_id))
-                    .await
-            }
+    /// Takes note of what an event says about keys and members, before anybody handles it. Reads nothing,
+    /// so no event waits for another one's keys.
+    pub(crate) fn observe(&self, event: &InboxEvent) {
+        match event.known() {
+            Some(Event::KeyRotated(rotation)) => self.observe_rotation(rotation),
             Some(
                 Event::MemberAdded(_)
                 | Event::MemberRemoved(_)
                 | Event::ConversationUpdated(_)
                 | Event::RelationCreated(_)
                 | Event::RelationRevoked(_),
-            ) => {
-                self.stale(event.conversation_id);
-                Ok(())
+            ) => self.stale(event.conversation_id),
+            Some(known) => {
+                if let Some(of) = owner_of_changed_keys(&known) {
+                    self.changes.lock().list(principal(of));
+                }
             }
             None if EventKind::from_name(&event.event).is_some() => {
-                Err(blindpipe_e2ee::Error::Malformed.into())
+                self.stale(event.conversation_id);
+                warn!(event = event.event, "an event could not be looked into");
             }
-            _ => Ok(()),
+            None => {}
+        }
+    }
+
+    /// The principal whose keys an event says have changed, if any are known here.
+    pub(crate) fn changed_keys(&self, event: &InboxEvent) -> Option<Principal> {
+        let of = match EventKind::from_name(&event.event)? {
+            EventKind::KeyDeviceAdded
+            | EventKind::KeyDeviceRemoved
+            | EventKind::AgentKeyRegistered => owner_of_changed_keys(&event.known()?)?,
+            _ => return None,
         };
-        if let Err(error) = observed {
-            // A read that failed is repeated when something needs its answer.
-            self.stale(event.conversation_id);
-            warn!(error = error.kind(), "an event could not be looked into");
+        self.trust.lock().is_known(principal(of)).then_some(of)
+    }
+
+    /// Reads keys that have changed. If that fails, the owner's conversations read them when they need
+    /// them.
+    pub(crate) async fn read_changed_keys(&self, of: Principal) {
+        if let Err(error) = self.read_keys(of).await {
+            warn!(error = error.kind(), "changed keys could not be read");
         }
     }
 
@@ -133,27 +144,17 @@ impl Session {
         }
     }
 
-    async fn observe_rotation(&self, rotation: &KeyRotation) -> Result<()> {
-        let id = rotation.conversation_id;
+    fn observe_rotation(&self, rotation: KeyRotation) {
         // An epoch that was never read is read when it is needed.
-        let slot = self.rooms.lock().get(id).filter(|_| self.has_keys());
-        let Some(slot) = slot else {
-            return Ok(());
+        let slot = self.rooms.lock().get(rotation.conversation_id);
+        let Some(slot) = slot.filter(|_| self.has_keys()) else {
+            return;
         };
-        let Ok(entry) = slot.entry.clone().try_lock_owned() else {
-            // Whoever has it may be reading it for long. The events of others do not wait.
-            slot.rotations.lock().push(rotation.clone());
-            return Ok(());
-        };
-        let mut entry = self.up_to_date(&slot, entry);
-        if entry.is_stale {
-            return Ok(());
+        slot.rotations.lock().push(rotation);
+        // A task that has the conversation may be reading it for long. The events of others do not wait.
+        if let Ok(entry) = slot.entry.clone().try_lock_owned() {
+            drop(self.up_to_date(&slot, entry));
         }
-        if !self.knows_rotator(&entry, rotation) {
-            self.read_speaker(id, Principal::User(rotation.by)).await?;
-        }
-        self.take_rotation(&mut entry, rotation);
-        Ok(())
     }
 
     /// Whether a rotation can be judged without the keys of a member that has none here.
@@ -166,16 +167,6 @@ impl Session {
         let known = i32::try_from(entry.room.server().epoch).unwrap_or(i32::MAX);
         server_epoch(entry, known.max(rotation.epoch), false);
         self.take_wraps(entry, rotation.epoch, &rotation.wrapped_keys);
-    }
-
-    async fn observe_keys(&self, of: Principal) -> Result<()> {
-        self.changes.lock().list(principal(of));
-        let is_known = self.trust.lock().is_known(principal(of));
-        if is_known {
-            self.read_keys(of).await
-        } else {
-            Ok(())
-        }
     }
 
     /// The keys of somebody changed, in the directory or by a tap.
@@ -244,6 +235,16 @@ impl Session {
         drop(changes);
         self.note_changed(of);
         self.mark_dirty();
+    }
+}
+
+const fn owner_of_changed_keys(event: &Event) -> Option<Principal> {
+    match event {
+        Event::KeyDeviceAdded(change) | Event::KeyDeviceRemoved(change) => {
+            Some(Principal::User(change.user_id))
+        }
+        Event::AgentKeyRegistered(registration) => Some(Principal::Agent(registration.agent_id)),
+        _ => None,
     }
 }
 

@@ -8,7 +8,12 @@ use std::{
     time::Duration,
 };
 
-use blindpipe_client::{Client, Clock, Context, Hook, agent::Transport, client::Conversation};
+use blindpipe_client::{
+    Client, Clock, Context, Hook,
+    agent::Transport,
+    client::Conversation,
+    testing::{PROTECTION_PASSWORD, TestUser},
+};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Semaphore, time::timeout};
@@ -18,7 +23,7 @@ use crate::{
     faults::{Fault, fail},
     log::Log,
     proxy::Proxy,
-    support::{Watch, cluster, direct, echo, scene, until, watch},
+    support::{Shared, Watch, cluster, direct, echo, scene, until, watch},
 };
 
 /// Waits for an answer, and moves a clock until it comes.
@@ -128,6 +133,61 @@ async fn an_event_of_an_unknown_shape_is_logged_and_ends_nothing() {
     let said = talk.events.ask(&talk.conversation, "two").await;
     assert_eq!(said, "You said: two");
     talk.agent.stop().await;
+}
+
+/// Ada's keys change, and nobody can read them behind the proxy. Answers the count of the tries.
+async fn frozen_keys(cluster: &Shared, proxy: &Proxy, ada: &TestUser) -> Arc<AtomicU32> {
+    let list = format!(
+        "GET /keys/users/{}/devices",
+        ada.client.user_id().expect("an id")
+    );
+    let never = Fault::Wait(Arc::new(Semaphore::new(0)));
+    let reads = fail(proxy, list, vec![never; 100]);
+    let phone = cluster.device(ada, 1, "phone").await.expect("signed in");
+    let restored = phone.devices().restore(PROTECTION_PASSWORD).await;
+    restored.expect("restored");
+    reads
+}
+
+#[tokio::test]
+async fn changed_keys_that_cannot_be_read_hold_up_no_agent_in_other_conversations() {
+    let scene = scene("unheld").await;
+    let proxy = Proxy::before(&scene.cluster, 1).await;
+    let mut talk = scene.talk(echo(proxy.agent(&scene.agent))).await;
+    let said = talk.events.ask(&talk.conversation, "one").await;
+    assert_eq!(said, "You said: one");
+    let reads = frozen_keys(&scene.cluster, &proxy, &scene.ada).await;
+    until(|| reads.load(Ordering::Relaxed) > 0).await;
+    let bob = scene.cluster.user("bob").await.expect("a person");
+    let bobs = bob.client.open_agent(scene.agent.id).await.expect("opened");
+    let mut events = watch(&bob).await;
+    assert_eq!(events.ask(&bobs, "two").await, "You said: two");
+    let said = talk.events.ask(&talk.conversation, "three").await;
+    assert_eq!(said, "You said: three");
+    talk.agent.stop().await;
+}
+
+#[tokio::test]
+async fn changed_keys_that_cannot_be_read_hold_up_no_person() {
+    let cluster = cluster().await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    let bob = cluster
+        .user_with("bob", Client::builder(proxy.server()))
+        .await;
+    let bob = bob.expect("a person");
+    let ada = cluster.user("ada").await.expect("a person");
+    let carol = cluster.user("carol").await.expect("a person");
+    let with_ada = direct(&ada, &bob).await;
+    let with_carol = direct(&carol, &bob).await;
+    let mut events = watch(&bob).await;
+    with_ada.send("known").await.expect("sent");
+    let shown = next_message(&mut events, with_ada.id()).await;
+    assert_eq!(shown.text(), "known");
+    let reads = frozen_keys(&cluster, &proxy, &ada).await;
+    with_carol.send("not held up").await.expect("sent");
+    let shown = next_message(&mut events, with_carol.id()).await;
+    assert_eq!(shown.text(), "not held up");
+    until(|| reads.load(Ordering::Relaxed) > 0).await;
 }
 
 #[tokio::test]
