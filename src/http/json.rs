@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, fmt};
 
-use blindpipe_protocol::raw::RawJson;
+use blindpipe_protocol::{bad_text::BadText, raw::RawJson};
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
 };
@@ -50,14 +50,13 @@ pub fn check(bytes: &[u8]) -> Result<()> {
     formed.map_err(|error| fault("", &error))
 }
 
-/// Messages of this code base's types read `rule|message`; the rest come from serde.
 fn fault(path: &str, error: &serde_json::Error) -> Error {
     let text = error.to_string();
     // serde appends the position, and the path replaces it.
     let text = text
         .rfind(" at line ")
         .map_or(text.as_str(), |at| &text[..at]);
-    let (rule, message) = match text.split_once('|') {
+    let (rule, message) = match BadText::split(text) {
         Some((rule, message)) => (rule, message),
         None if text.starts_with("missing field") => ("required", text),
         None if text.starts_with("unknown field") => ("unknown", text),
@@ -95,13 +94,16 @@ impl Form {
     fn inner<E: serde::de::Error>(&self) -> Result<usize, E> {
         self.0
             .checked_sub(1)
-            .ok_or_else(|| E::custom("depth|nested too deep"))
+            .ok_or_else(|| E::custom(BadText::new("depth", "nested too deep")))
     }
 }
 
 fn no_nul<E: serde::de::Error>(text: &str) -> Result<(), E> {
     if text.as_bytes().contains(&0) {
-        Err(E::custom("nul|NUL characters are not allowed"))
+        Err(E::custom(BadText::new(
+            "nul",
+            "NUL characters are not allowed",
+        )))
     } else {
         Ok(())
     }
@@ -150,9 +152,8 @@ impl<'de> Visitor<'de> for Form {
         while let Some(key) = entries.next_key::<String>()? {
             no_nul(&key)?;
             if let Some(twice) = seen.replace(key) {
-                return Err(A::Error::custom(format_args!(
-                    "duplicate|the key {twice:?} is there twice"
-                )));
+                let message = format!("the key {twice:?} is there twice");
+                return Err(A::Error::custom(BadText::made("duplicate", message)));
             }
             entries.next_value_seed(Form(inner))?;
         }
@@ -167,7 +168,10 @@ mod tests {
     use super::*;
 
     fn rule(text: &str) -> String {
-        let error = check(text.as_bytes()).expect_err(text);
+        rule_of(&check(text.as_bytes()).expect_err(text))
+    }
+
+    fn rule_of(error: &Error) -> String {
         error.body().params.extra["fields"][0]["rule"]
             .as_str()
             .expect("a rule")
@@ -185,6 +189,14 @@ mod tests {
         assert_eq!(rule("{} {}"), "json");
         assert_eq!(rule(""), "json");
         assert_eq!(rule(&"[".repeat(100_000)), "depth");
+    }
+
+    #[test]
+    fn a_value_makes_no_rule() {
+        #[derive(Debug, Deserialize)]
+        enum Choice {}
+        let error = parse::<Choice>(br#""length|too long""#).expect_err("no choice");
+        assert_eq!(rule_of(&error), "value");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Pages of a list: `limit` and `cursor`, the last id seen.
 
+use blindpipe_protocol::bad_text::BadText;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use tokio_postgres::types::ToSql;
@@ -36,7 +37,7 @@ fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<PageLimit, D::Error> {
         .ok()
         .filter(|n| (1..=100).contains(n));
     n.map(PageLimit)
-        .ok_or_else(|| D::Error::custom("range|must be from 1 to 100"))
+        .ok_or_else(|| D::Error::custom(BadText::new("range", "must be from 1 to 100")))
 }
 
 impl<I: ToString> Page<I> {

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use blindpipe_protocol::text::BadText;
+use blindpipe_protocol::bad_text::BadText;
 
 /// An address in the form of limits and rows: lower case. Its `Debug` form hides the address.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ impl FromStr for Email {
             Ok(address) if plain && address.domain().contains('.') => {
                 Ok(Email(text.to_ascii_lowercase()))
             }
-            _ => Err(BadText("email|is no e-mail address".to_owned())),
+            _ => Err(BadText::new("email", "is no e-mail address")),
         }
     }
 }

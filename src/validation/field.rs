@@ -2,15 +2,13 @@
 
 use std::str::FromStr;
 
-use blindpipe_protocol::text::BadText;
+use blindpipe_protocol::bad_text::BadText;
 
 use crate::error::{Error, Result};
 
 /// Parses the text of the field at `path`. Errors: `VALIDATION_ERROR` with the path, the rule and a
 /// message.
 pub fn parse_field<T: FromStr<Err = BadText>>(path: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|BadText(fault)| {
-        let (rule, message) = fault.split_once('|').unwrap_or(("value", &fault));
-        Error::field(path, rule, message)
-    })
+    text.parse()
+        .map_err(|BadText { rule, message }| Error::field(path, rule, message))
 }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use blindpipe_protocol::text::BadText;
+use blindpipe_protocol::bad_text::BadText;
 
 /// A string of `MIN..=MAX` bytes without control characters. It is not trimmed.
 #[derive(Clone)]
@@ -13,11 +13,12 @@ impl<const MIN: usize, const MAX: usize> FromStr for Text<MIN, MAX> {
 
     fn from_str(text: &str) -> Result<Self, BadText> {
         if !(MIN..=MAX).contains(&text.len()) {
-            return Err(BadText(format!("length|must have {MIN} to {MAX} bytes")));
+            let message = format!("must have {MIN} to {MAX} bytes");
+            return Err(BadText::made("length", message));
         }
         if text.chars().any(char::is_control) {
-            let fault = "characters|control characters are not allowed";
-            return Err(BadText(fault.to_owned()));
+            let message = "control characters are not allowed";
+            return Err(BadText::new("characters", message));
         }
         Ok(Text(text.to_owned()))
     }

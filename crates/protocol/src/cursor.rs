@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::bad_text::BadText;
+
 /// An epoch and the number of the last event seen, written `<epoch in hex>-<seq>`.
 ///
 /// Another epoch means that Postgres may have lost its newest commits (failover to an asynchronous
@@ -22,7 +24,7 @@ pub struct BadCursor;
 
 impl fmt::Display for BadCursor {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("format|is no cursor")
+        BadText::new("format", "is no cursor").fmt(to)
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::bad_text::BadText;
+
 catalogue! {
     /// The codes of errors: (HTTP status, wire code, fallback message).
     pub enum Code: (u16, &'static str, &'static str) {
@@ -111,7 +113,8 @@ impl Serialize for Code {
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let name = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        Code::from_wire(&name).ok_or_else(|| serde::de::Error::custom("value|unknown error code"))
+        Code::from_wire(&name)
+            .ok_or_else(|| serde::de::Error::custom(BadText::new("value", "unknown error code")))
     }
 }
 

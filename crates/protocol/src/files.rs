@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
+    bad_text::BadText,
     ids::{ConversationId, FileId, UploadId},
     text::{ContentType, Filename},
     time::Timestamp,
@@ -71,8 +72,9 @@ impl Serialize for Sha256Hash {
 impl<'de> Deserialize<'de> for Sha256Hash {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        text.parse()
-            .map_err(|BadHash| D::Error::custom("format|must be 64 hexadecimal digits"))
+        text.parse().map_err(|BadHash| {
+            D::Error::custom(BadText::new("format", "must be 64 hexadecimal digits"))
+        })
     }
 }
 

@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
+use crate::bad_text::BadText;
+
 /// The error for a string that is no id of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadId;
@@ -145,7 +147,7 @@ macro_rules! id {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
-                text.parse().map_err(|BadId| de::Error::custom(concat!("format|is no ", stringify!($name))))
+                text.parse().map_err(|BadId| de::Error::custom(BadText::new("format", concat!("is no ", stringify!($name)))))
             }
         }
 
@@ -315,8 +317,9 @@ impl Serialize for Principal {
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        text.parse()
-            .map_err(|BadId| de::Error::custom("format|is no id of a user or an agent"))
+        text.parse().map_err(|BadId| {
+            de::Error::custom(BadText::new("format", "is no id of a user or an agent"))
+        })
     }
 }
 

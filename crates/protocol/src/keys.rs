@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
+    bad_text::BadText,
     ids::UserId,
     text::{Blob, DeviceId, Key32, KeyId, Scheme},
     time::Timestamp,
@@ -42,11 +43,13 @@ impl<'de> Deserialize<'de> for Argon2Params {
         let params = unbounded(from)?;
         let Argon2Params { m, t, p } = params;
         if m < 19_456 || t < 2 || p < 1 {
-            return Err(D::Error::custom("floor|m must be at least 19456, t 2, p 1"));
+            let message = "m must be at least 19456, t 2, p 1";
+            return Err(D::Error::custom(BadText::new("floor", message)));
         }
         // No client restores a backup beyond these.
         if m > 1_048_576 || t > 10 || p > 16 {
-            return Err(D::Error::custom("ceiling|m may be 1048576, t 10, p 16"));
+            let message = "m may be 1048576, t 10, p 16";
+            return Err(D::Error::custom(BadText::new("ceiling", message)));
         }
         Ok(params)
     }

@@ -25,6 +25,7 @@ pub mod access_log;
 pub mod accounts;
 pub mod agents;
 pub mod approvals;
+pub mod bad_text;
 pub mod blocks;
 pub mod close;
 pub mod conversations;

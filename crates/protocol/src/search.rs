@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{ids::ConversationId, text::BadText};
+use crate::{bad_text::BadText, ids::ConversationId};
 
 words! {
     /// A kind of things to find.
@@ -56,8 +56,8 @@ impl FromStr for SearchToken {
         if plain && (16..=64).contains(&text.len()) {
             Ok(SearchToken(text.to_owned()))
         } else {
-            let fault = "format|must have 16 to 64 characters of base64url or hex";
-            Err(BadText(fault.to_owned()))
+            let message = "must have 16 to 64 characters of base64url or hex";
+            Err(BadText::new("format", message))
         }
     }
 }

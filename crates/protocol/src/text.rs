@@ -1,35 +1,26 @@
 //! Strings with a form of their own: names, device ids, stream ids, base64, secrets.
-//!
-//! While the server reads a body, these types reject bad text with `rule|message`. It becomes the
-//! `rule` and `message` of the faulty field.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// The reason why a string is malformed: `rule|message`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadText(pub String);
-
-impl fmt::Display for BadText {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadText {}
+use crate::bad_text::BadText;
 
 fn check_text(text: &str, min: usize, max: usize) -> Result<(), BadText> {
     if !(min..=max).contains(&text.len()) {
-        return Err(BadText(format!("length|must have {min} to {max} bytes")));
+        let message = format!("must have {min} to {max} bytes");
+        return Err(BadText::made("length", message));
     }
     if text.chars().any(char::is_control) {
-        let fault = "characters|control characters are not allowed";
-        return Err(BadText(fault.to_owned()));
+        let message = "control characters are not allowed";
+        return Err(BadText::new("characters", message));
     }
     Ok(())
 }
+
+/// The fault of a [`DeviceId`] and a [`RequestId`].
+const NO_NAME: BadText = BadText::new("format", "must be 1 to 128 of A-Z a-z 0-9 . _ : -");
 
 /// Whether a name contains characters that make it look like another: controls of the direction of
 /// text, and characters without width. A joiner counts as visible between two characters that it
@@ -65,8 +56,8 @@ fn is_invisible(letter: char) -> bool {
 fn check_name(text: &str, min: usize, max: usize) -> Result<(), BadText> {
     check_text(text, min, max)?;
     if is_deceptive(text) {
-        let fault = "characters|invisible characters and controls of direction are not allowed";
-        return Err(BadText(fault.to_owned()));
+        let message = "invisible characters and controls of direction are not allowed";
+        return Err(BadText::new("characters", message));
     }
     Ok(())
 }
@@ -174,8 +165,7 @@ impl fmt::Display for DeviceId {
 
 impl<'de> Deserialize<'de> for DeviceId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        DeviceId::read(String::deserialize(from)?)
-            .ok_or_else(|| D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+        DeviceId::read(String::deserialize(from)?).ok_or_else(|| D::Error::custom(NO_NAME))
     }
 }
 
@@ -199,9 +189,7 @@ impl<'de> Deserialize<'de> for RequestId {
         if is_name(&text, 128) {
             Ok(RequestId(text))
         } else {
-            Err(D::Error::custom(
-                "format|must be 1 to 128 of A-Z a-z 0-9 . _ : -",
-            ))
+            Err(D::Error::custom(NO_NAME))
         }
     }
 }
@@ -231,8 +219,8 @@ impl FromStr for StreamId {
         if is_name(text, 64) {
             Ok(StreamId(text.into()))
         } else {
-            let fault = "format|must be 1 to 64 of A-Z a-z 0-9 . _ : -";
-            Err(BadText(fault.to_owned()))
+            let message = "must be 1 to 64 of A-Z a-z 0-9 . _ : -";
+            Err(BadText::new("format", message))
         }
     }
 }
@@ -273,7 +261,7 @@ impl<'de> Deserialize<'de> for Key32 {
             .and_then(|bytes| bytes.try_into().ok());
         bytes
             .map(Key32)
-            .ok_or_else(|| D::Error::custom("key|must be base64 of 32 bytes"))
+            .ok_or_else(|| D::Error::custom(BadText::new("key", "must be base64 of 32 bytes")))
     }
 }
 
@@ -297,9 +285,9 @@ impl<'de> Deserialize<'de> for Signature {
             .decode(String::deserialize(from)?)
             .ok()
             .and_then(|bytes| bytes.try_into().ok());
-        bytes
-            .map(Signature)
-            .ok_or_else(|| D::Error::custom("signature|must be base64 of 64 bytes"))
+        bytes.map(Signature).ok_or_else(|| {
+            D::Error::custom(BadText::new("signature", "must be base64 of 64 bytes"))
+        })
     }
 }
 
@@ -325,9 +313,9 @@ impl<'de> Deserialize<'de> for Blob {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let bytes = BASE64.decode(String::deserialize(from)?).ok();
         let bytes = bytes.filter(|bytes| (1..=MAX_BLOB_BYTES).contains(&bytes.len()));
-        bytes
-            .map(Blob)
-            .ok_or_else(|| D::Error::custom("backup|must be base64 of 1 to 8192 bytes"))
+        bytes.map(Blob).ok_or_else(|| {
+            D::Error::custom(BadText::new("backup", "must be base64 of 1 to 8192 bytes"))
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 pub use blindpipe_protocol::accounts::Scene;
-use blindpipe_protocol::text::BadText;
+use blindpipe_protocol::bad_text::BadText;
 use secrecy::SecretString;
 use subtle::{Choice, ConstantTimeEq};
 use uuid::Uuid;
@@ -65,14 +65,14 @@ impl FromStr for Password {
 
     fn from_str(text: &str) -> Result<Self, BadText> {
         if text.chars().count() < MIN_PASSWORD_CHARS || text.len() > MAX_PASSWORD_BYTES {
-            let fault = format!(
-                "length|must have at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes"
+            let message = format!(
+                "must have at least {MIN_PASSWORD_CHARS} characters and at most {MAX_PASSWORD_BYTES} bytes"
             );
-            return Err(BadText(fault));
+            return Err(BadText::made("length", message));
         }
         if is_common(text) {
-            let fault = "common|is one of the passwords that are guessed first";
-            return Err(BadText(fault.to_owned()));
+            let message = "is one of the passwords that are guessed first";
+            return Err(BadText::new("common", message));
         }
         Ok(Password(text.into()))
     }
@@ -99,7 +99,7 @@ impl FromStr for GivenPassword {
         if (1..=MAX_PASSWORD_BYTES).contains(&text.len()) {
             Ok(GivenPassword(text.into()))
         } else {
-            Err(BadText("length|must have 1 to 1024 bytes".to_owned()))
+            Err(BadText::new("length", "must have 1 to 1024 bytes"))
         }
     }
 }

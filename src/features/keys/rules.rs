@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use blindpipe_protocol::bad_text::BadText;
 pub use blindpipe_protocol::{keys::Argon2Params, text::Blob};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::{Digest, Sha256};
@@ -29,7 +30,7 @@ impl<'de> Deserialize<'de> for BackupId {
                 version.parse().ok()?,
             ))
         };
-        read(&text).ok_or_else(|| D::Error::custom("cursor|is no id of this list"))
+        read(&text).ok_or_else(|| D::Error::custom(BadText::new("cursor", "is no id of this list")))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use blindpipe_protocol::{
+    bad_text::BadText,
     ids::{BadId, Principal},
     search::{SearchKind, SearchToken},
 };
@@ -147,7 +148,7 @@ impl<'de> Deserialize<'de> for SearchCursor {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         text.parse()
-            .map_err(|BadId| de::Error::custom("cursor|is no cursor of a search"))
+            .map_err(|BadId| de::Error::custom(BadText::new("cursor", "is no cursor of a search")))
     }
 }
 
