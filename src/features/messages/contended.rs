@@ -1,9 +1,10 @@
-//! Sends that wait for rows that another transaction has locked. They wait here, apart from the
-//! shard's other sends, so a lock on one conversation or inbox holds up nobody else.
+//! Sends that wait for rows that another transaction has locked, or of which Postgres refuses one. They
+//! wait here, apart from the shard's other sends, so none of these is held up.
 //!
-//! They are committed in batches of many conversations. A batch that meets a lock is halved, down to
-//! a single conversation; a commit doubles it again. So the sends to a popular agent are as fast as
-//! before once the lock is gone, and one that stays locked ends up alone.
+//! They are committed in batches of many conversations. A batch that meets a lock or is refused is
+//! halved, down to a single conversation, and of that to its first send; a commit doubles it again. So
+//! the sends to a popular agent are as fast as before once the lock is gone, and one that stays locked
+//! ends up alone.
 //!
 //! Why: ADR 9.
 
@@ -24,7 +25,7 @@ use super::{
 use crate::{
     db::Db,
     delivery::Backplane,
-    error::Error,
+    error::{Code, Error},
     ids::{ConversationId, PrincipalId},
     metrics,
 };
@@ -131,8 +132,8 @@ impl ContendedSends {
         self.notify.notify_one();
     }
 
-    /// Adds sends of which one takes too long, or waits for something that is no row of theirs. The
-    /// conversations go one by one until a commit passes.
+    /// Adds sends of which one takes too long, is refused by Postgres, or waits for something that is no
+    /// row of theirs. The conversations go one by one until a commit passes.
     pub fn add_suspect(&self, sends: Vec<PendingSend>) {
         self.resize(|_| 1);
         self.add(sends);
@@ -220,12 +221,14 @@ impl ContendedSends {
                 self.locked.lock().owners.clear();
                 publish_and_answer(backplane, batch, decisions)
             }
-            // They are tried again as long as their callers wait.
-            Err(error) if error.is_out_of_time() => {
+            // They are tried again as long as their callers wait. A send that fails alone is refused.
+            Err(error) if error.is_out_of_time() || (size > 1 && is_refused(&error)) => {
                 let conversations: HashSet<ConversationId> =
                     batch.iter().map(|send| send.request.conversation).collect();
                 self.resize(|room| room.min(conversations.len()) / 2);
-                self.remember_locks();
+                if error.is_out_of_time() {
+                    self.remember_locks();
+                }
                 if conversations.len() == 1 {
                     // Not counted up: only a conversation that keeps changing may end a send.
                     batch
@@ -273,4 +276,9 @@ impl ContendedSends {
             }
         }
     }
+}
+
+/// Whether Postgres refused the statement, so that a smaller batch may pass.
+pub(super) fn is_refused(error: &Error) -> bool {
+    error.code() == Code::InternalError
 }

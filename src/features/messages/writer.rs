@@ -4,7 +4,7 @@
 //! Why: ADR 9.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::{
     SendRequest, Sent, answer,
     batch::{Batch, PendingSend},
-    contended::ContendedSends,
+    contended::{ContendedSends, is_refused},
     store::{self, Decision, Locks},
 };
 use crate::{
@@ -273,7 +273,7 @@ impl WriterShard {
         store::commit(&self.db, &batch.sends, Some(locked)).await
     }
 
-    /// Answers the decided sends. The others are held again, or tried once more one by one.
+    /// Answers the decided sends. The others are held again, or go to the contended ones.
     async fn conclude(&mut self, batch: Vec<PendingSend>, outcome: Result<Vec<Decision>>) {
         let size = batch.len();
         match outcome {
@@ -291,37 +291,15 @@ impl WriterShard {
                 self.move_contended(batch).await;
             }
             // Postgres refuses one of them. The others must still commit.
-            Err(error) if size > 1 && error.code() == Code::InternalError => {
+            Err(error) if size > 1 && is_refused(&error) => {
                 error.log_in(
                     "messages.send",
-                    "the sends of the batch are stored one by one",
+                    "the batch is divided until one send fails alone",
                 );
-                self.commit_one_by_one(batch).await;
+                self.contended.add_suspect(batch);
             }
             Err(error) => refuse_failed(&self.backplane, batch, &error),
         }
-    }
-
-    /// Commits each send in a transaction of its own. A send behind an undecided one of its
-    /// conversation waits for it.
-    async fn commit_one_by_one(&mut self, batch: Vec<PendingSend>) {
-        let (mut undecided, mut blocked) = (Vec::new(), HashSet::new());
-        for send in batch {
-            if blocked.contains(&send.request.conversation) {
-                undecided.push(send);
-            } else if !send.answer.is_closed() {
-                let single = vec![send];
-                match store::commit(&self.db, &single, None).await {
-                    Ok(decisions) => {
-                        let rest = publish_and_answer(&self.backplane, single, decisions);
-                        blocked.extend(rest.iter().map(|send| send.request.conversation));
-                        undecided.extend(rest);
-                    }
-                    Err(error) => refuse_failed(&self.backplane, single, &error),
-                }
-            }
-        }
-        self.requeue(undecided);
     }
 
     /// Puts undecided sends in front of later ones.

@@ -97,3 +97,40 @@ async fn what_was_not_committed_is_503_and_its_repeat_makes_one_message() {
     let count: i64 = client.query_one(count, &[]).await.expect("a count").get(0);
     assert_eq!(count, i64::try_from(NOT_COMMITTED.len()).expect("few"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_postgres_refuses_fails_alone() {
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let alice = a.user("alice").await;
+    let mut paths = Vec::new();
+    for n in 0..4 {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        let conversation = alice.talk_to(&agent).await;
+        paths.push(format!("/conversations/{conversation}/messages"));
+    }
+    let client = connect(&a.world.database).await;
+    let refusing = "
+        create function refuse_poison() returns trigger language plpgsql as $$
+        begin
+            if new.payload like '%poison%' then raise division_by_zero; end if;
+            return new;
+        end $$;
+        create trigger poison before insert on message for each row execute function refuse_poison();";
+    client.batch_execute(refusing).await.expect("a trigger");
+    let sends = (0..80).map(|n| {
+        let text = if n % 20 == 7 { "poison" } else { "fine" };
+        let body = json!({ "payload": { "type": "text", "text": text } });
+        let (alice, path) = (&alice, &paths[n % paths.len()]);
+        async move { (text, alice.post(path, body).await) }
+    });
+    for (text, answer) in futures_util::future::join_all(sends).await {
+        if text == "poison" {
+            answer.refused(500, "INTERNAL_ERROR");
+        } else {
+            answer.expect(201);
+        }
+    }
+    let of_messages = "select count(*), count(distinct (conversation_id, seq)) from message where sender_kind = 'user'";
+    let row = client.query_one(of_messages, &[]).await.expect("counts");
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (76, 76));
+}
