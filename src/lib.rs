@@ -15,7 +15,7 @@
 //!             blocks conversations groups group_keys messages files shares sessions search typing
 //!             streams tool_calls grants approvals access_log budgets webhooks stops push
 //!             revocations retention erasure
-//! edge        gateway app routes documents schedule node healthcheck doctor capacity
+//! edge        gateway app routes documents schedule node healthcheck doctor
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
@@ -33,7 +33,7 @@
 //! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
 //!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
 //!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`], [`doctor`] (what a
-//!   deployment needs), [`capacity`] (what a load needs).
+//!   deployment needs).
 //!
 //! Tables, one file each: [`routes`], [`limits::quotas`], [`delivery::backplane::messages`],
 //! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are
@@ -58,7 +58,6 @@ pub(crate) mod access_log;
 pub(crate) mod app;
 pub mod auth;
 mod breaker;
-pub mod capacity;
 pub mod clock;
 pub mod config;
 pub(crate) mod cursor;

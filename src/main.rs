@@ -1,9 +1,8 @@
-//! The server: `serve`, `worker`, `migrate`, `erase`, `settings`, `healthcheck`, `doctor`, `capacity`, `audit`.
+//! The server: `serve`, `worker`, `migrate`, `erase`, `settings`, `healthcheck`, `doctor`, `audit`.
 
 use std::process::ExitCode;
 
 use blindpipe::{
-    capacity,
     clock::Clock,
     config::{self, MigrationUrls},
     db::migrate,
@@ -59,14 +58,6 @@ enum Command {
     /// exit 0 if there is no fault, 1 if there is any
     #[command(after_long_help = config::as_help())]
     Doctor,
-    /// Print what a cluster needs for a load, by arithmetic over measured costs
-    Capacity {
-        #[command(flatten)]
-        load: capacity::Load,
-        /// Print the measured costs as a Markdown table instead
-        #[arg(long)]
-        costs: bool,
-    },
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck {
         /// Ask this address instead, for example of another machine; http only
@@ -99,8 +90,6 @@ async fn main() -> ExitCode {
         Command::Openapi => print(&documents::openapi()),
         Command::Asyncapi => print(&documents::asyncapi()),
         Command::EventTypes => print(&documents::event_types()),
-        Command::Capacity { costs: true, .. } => print(&capacity::costs::as_markdown()),
-        Command::Capacity { load, .. } => print(&capacity::need(&load).to_string()),
         Command::Migrate => apply_migrations().await,
         Command::Erase => erase().await,
         Command::Healthcheck { url } => check_health(url).await,

@@ -10,6 +10,7 @@
 )]
 
 mod baseline;
+mod capacity;
 mod cluster;
 mod compare;
 mod cpu;
@@ -39,8 +40,8 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Parser;
 
 use self::{
-    baseline::Baseline, cluster::Cluster, compare::Comparison, launch::Launched, report::say,
-    scenarios::Scenario, timeline::Sampler,
+    baseline::Baseline, capacity::Capacity, cluster::Cluster, compare::Comparison,
+    launch::Launched, report::say, scenarios::Scenario, timeline::Sampler,
 };
 
 /// An error that prevents a measurement.
@@ -49,7 +50,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it
-/// does. `loadtest compare OLD NEW SCENARIO` measures two sets of programs in turns.
+/// does. `loadtest compare OLD NEW SCENARIO` measures two sets of programs in turns, and `loadtest
+/// capacity` says what a cluster needs for a load.
 #[derive(Parser)]
 pub struct Options {
     /// Scenarios to run, in this order [default: those without thousands of sockets]
@@ -152,10 +154,15 @@ fn main() -> ExitCode {
         .install_default()
         .ok();
     let mut arguments = std::env::args_os();
-    if arguments.nth(1).is_some_and(|first| first == "compare") {
-        let program = ["loadtest compare".into()];
-        let comparison = Comparison::parse_from(program.into_iter().chain(arguments));
-        return ended(comparison.run());
+    let first = arguments.nth(1).unwrap_or_default();
+    let rest = |program: &str| [program.into()].into_iter().chain(arguments);
+    match first.to_str() {
+        Some("compare") => return ended(Comparison::parse_from(rest("loadtest compare")).run()),
+        Some("capacity") => {
+            Capacity::parse_from(rest("loadtest capacity")).run();
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
     }
     let options = Options::parse();
     let runtime = options.baseline.runtime();

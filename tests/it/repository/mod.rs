@@ -1,7 +1,6 @@
 //! Rules of the sources, the tables, the schema and the operation.
 
 mod activity;
-mod capacity;
 mod catalogues;
 mod decisions;
 mod doctor;

@@ -1,13 +1,18 @@
-//! THE CAPACITY: the needs of a cluster for a load, by arithmetic over measured costs ([`costs`]).
+//! `loadtest capacity`: the needs of a cluster for a load, by arithmetic over measured costs ([`costs`]).
 //!
 //! The arithmetic adds up processor time, memory and bytes. It says nothing about delays, and the
 //! machines that were measured are not yours: half or double is within its aim.
 
-pub mod costs;
+mod costs;
+#[cfg(test)]
+mod recorded;
 
 use std::fmt;
 
+use clap::Parser;
+
 use self::costs::Cost;
+use crate::report::say;
 
 /// The part of its processors that a server may use at the peak. The rest is for failovers,
 /// deployments and bad minutes.
@@ -33,6 +38,27 @@ const GIB: f64 = 1_073_741_824.0;
 /// Bytes around a payload: of a request with its headers, and of an event in its frame.
 const REQUEST_BYTES: f64 = 700.0;
 const EVENT_BYTES: f64 = 500.0;
+
+/// Prints what a cluster needs for a load, by arithmetic over measured costs.
+#[derive(Parser)]
+pub struct Capacity {
+    #[command(flatten)]
+    load: Load,
+    /// Print the measured costs as a Markdown table instead
+    #[arg(long)]
+    costs: bool,
+}
+
+impl Capacity {
+    /// Prints the answer.
+    pub fn run(&self) {
+        if self.costs {
+            say(costs::as_markdown().trim_end());
+        } else {
+            say(need(&self.load).to_string().trim_end());
+        }
+    }
+}
 
 /// The load at the peak.
 #[derive(Clone, Debug, clap::Args)]

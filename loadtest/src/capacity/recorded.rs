@@ -1,11 +1,13 @@
 //! The capacity model says what the recorded load tests have measured.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use blindpipe::capacity::{self, Cores, Load, costs};
 use serde_json::Value;
 
-use super::sources::root;
+use super::{
+    Cores, Load, cores,
+    costs::{self, Cost},
+};
 
 /// The model and a measurement may differ by this factor.
 const MAX_FACTOR: f64 = 2.0;
@@ -19,9 +21,13 @@ const SENDS: [(f64, f64, f64, f64); 3] = [
     (1.0, 1.0, 222.0, 429.0),
 ];
 
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
 /// A figure of the last recorded run of a scenario.
 fn recorded(scenario: &str, what: &str) -> f64 {
-    let file = root().join(format!("loadtest/results/{scenario}.json"));
+    let file = repository().join(format!("loadtest/results/{scenario}.json"));
     let run = fs::read_to_string(file).expect(scenario);
     let run: Value = serde_json::from_str(&run).expect("JSON");
     let ratios = run["ratios"].as_array().expect("figures");
@@ -58,7 +64,7 @@ fn messages_cost_what_sends_have_used() {
             recipients: 0.0,
             ..messages(rate)
         };
-        let modelled = capacity::cores(&load, nodes);
+        let modelled = cores(&load, nodes);
         let per_message = |cores: f64| cores / rate * 1e6;
         let name = format!("{rate} messages/s on {nodes}");
         assert_near(&name, per_message(modelled.nodes), of_nodes);
@@ -77,7 +83,7 @@ fn messages_cost_what_one_node_to_four_have_used() {
             recipients: 0.0,
             ..messages(rate)
         };
-        let modelled = capacity::cores(&load, (n + 1) as f64);
+        let modelled = cores(&load, (n + 1) as f64);
         let the_nodes = if n == 0 { "the node" } else { "the nodes" };
         let measured = |part: &str| {
             let figure = format!("{name}, µs of {part} per message");
@@ -98,7 +104,7 @@ fn silent_sockets_cost_what_was_measured() {
         online: sockets / 10_000.0,
         ..messages(0.0)
     };
-    let modelled = capacity::cores(&load, nodes);
+    let modelled = cores(&load, nodes);
     // The model adds the connects of sockets that live an hour.
     let measured = |part: &str| {
         let idle = figure(&format!("µs of {part} per idle socket and second"));
@@ -108,8 +114,8 @@ fn silent_sockets_cost_what_was_measured() {
     assert_near("nodes", modelled.nodes, measured("the nodes"));
     assert_near("Postgres", modelled.postgres, measured("Postgres"));
     assert_near("Redis", modelled.redis, measured("Redis"));
-    let transactions = sockets * costs::Cost::SocketTransactions.row().1
-        + nodes * costs::Cost::NodeTransactions.row().1;
+    let transactions =
+        sockets * Cost::SocketTransactions.row().1 + nodes * Cost::NodeTransactions.row().1;
     let idle = figure("transactions of Postgres per second, idle");
     assert_near("transactions", transactions, idle);
 }
@@ -124,15 +130,12 @@ fn webhooks_and_disk_cost_what_was_measured() {
         nodes,
         postgres,
         redis,
-    } = capacity::cores(&load, 2.0);
+    } = cores(&load, 2.0);
     let measured = recorded("webhooks", "CPU per delivery in µs");
     assert_near("webhooks", nodes + postgres + redis, measured / 1000.0);
     let disk = [
-        (
-            costs::Cost::MessageDisk,
-            "bytes of a message without its payload",
-        ),
-        (costs::Cost::EntryDisk, "bytes of an entry"),
+        (Cost::MessageDisk, "bytes of a message without its payload"),
+        (Cost::EntryDisk, "bytes of an entry"),
     ];
     for (cost, what) in disk {
         assert_near(what, cost.bytes(), recorded("size", what));
@@ -141,7 +144,7 @@ fn webhooks_and_disk_cost_what_was_measured() {
 
 #[test]
 fn the_document_lists_the_costs() {
-    let document = fs::read_to_string(root().join("docs/scaling.md")).expect("a document");
+    let document = fs::read_to_string(repository().join("docs/scaling.md")).expect("a document");
     let table = costs::as_markdown();
     assert!(
         document.contains(&table),
