@@ -89,12 +89,13 @@ impl Comparison {
         let said = String::from_utf8_lossy(&output.stdout);
         let file = said
             .lines()
-            .find_map(|line| line.strip_prefix("Written to "));
+            .find_map(|line| line.strip_prefix("Written to "))
+            .and_then(|line| line.split(", ").next());
         let Some(file) = file else {
             let cause = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{name}: no report of {scenario}:\n{said}{cause}").into());
         };
-        let report: Value = serde_json::from_str(&fs::read_to_string(file.trim_end_matches('.'))?)?;
+        let report: Value = serde_json::from_str(&fs::read_to_string(file)?)?;
         Ok((figures(&report), faults(&report["faults"])))
     }
 

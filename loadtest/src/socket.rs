@@ -1,4 +1,4 @@
-//! An agent's WebSocket.
+//! An agent's WebSocket, and a user's.
 
 use std::time::Duration;
 
@@ -67,6 +67,15 @@ struct MessageData<'a> {
     client_message_id: Option<&'a str>,
 }
 
+impl MessageData<'_> {
+    fn acked(&self) -> Result<Acked> {
+        Ok(Acked {
+            seq: self.seq,
+            message: Ulid::from_string(self.message_id)?,
+        })
+    }
+}
+
 /// The first frame of an agent's socket.
 pub fn agent_auth(agent_id: &str, token: &str, resume: Option<&str>) -> Result<String> {
     let frame = ClientFrame::Auth(Auth::Agent(AgentAuth {
@@ -91,6 +100,17 @@ pub fn user_auth(access_token: &str, resume: Option<&str>) -> Result<String> {
 impl Socket {
     /// Opens a socket for the pair's agent. It continues from the end of the last one.
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
+        let cursor = pair.reader.cursor.as_deref();
+        let auth = agent_auth(&pair.agent_id, &pair.agent_token, cursor)?;
+        Self::open_with(node, pair, auth).await
+    }
+
+    /// Opens a socket for the pair's user.
+    pub async fn open_user(node: &Node, pair: &Pair) -> Result<Self> {
+        Self::open_with(node, pair, user_auth(&pair.access_token, None)?).await
+    }
+
+    async fn open_with(node: &Node, pair: &Pair, auth: String) -> Result<Self> {
         let mut request = format!("wss://{}/ws", node.address).into_client_request()?;
         if !pair.address.is_empty() {
             let headers = request.headers_mut();
@@ -99,10 +119,36 @@ impl Socket {
         }
         let (stream, _) = client_async(request, node.dial().await?).await?;
         let mut socket = Socket(stream);
-        let cursor = pair.reader.cursor.as_deref();
-        let auth = agent_auth(&pair.agent_id, &pair.agent_token, cursor)?;
         socket.0.send(Message::text(auth)).await?;
         Ok(socket)
+    }
+
+    /// Queues a frame. It goes out with the next [`Socket::flush`].
+    pub async fn feed(&mut self, frame: String) -> Result<()> {
+        Ok(self.0.feed(Message::text(frame)).await?)
+    }
+
+    /// Writes all queued frames.
+    pub async fn flush(&mut self) -> Result<()> {
+        Ok(self.0.flush().await?)
+    }
+
+    /// The answer to the oldest send that has none. Events are skipped.
+    pub async fn answer(&mut self) -> Result<Acked> {
+        loop {
+            let message = self.0.next().await.ok_or("the node closed a socket")??;
+            let Message::Text(text) = message else {
+                continue;
+            };
+            let frame: Frame<'_> = serde_json::from_str(&text)?;
+            match (frame.r#type, frame.data) {
+                ("message.sent", Some(data)) => {
+                    return serde_json::from_str::<MessageData<'_>>(data.get())?.acked();
+                }
+                ("error", _) => return Err(format!("a send was refused: {text}").into()),
+                _ => {}
+            }
+        }
     }
 
     /// The next event or `caught_up`. Cancel safe.
@@ -157,10 +203,7 @@ fn event(frame: &Frame<'_>) -> Result<Heard> {
     let (mut message, mut client_message_id) = (None, None);
     if let ("message.created", Some(data)) = (frame.event, frame.data) {
         let data: MessageData<'_> = serde_json::from_str(data.get())?;
-        message = Some(Acked {
-            seq: data.seq,
-            message: Ulid::from_string(data.message_id)?,
-        });
+        message = Some(data.acked()?);
         client_message_id = data.client_message_id.map(Ulid::from_string).transpose()?;
     }
     let arrival = Arrival {

@@ -1,5 +1,6 @@
 //! The scenarios, one file each.
 
+mod frames;
 mod history;
 pub mod hop;
 mod limiter;
@@ -33,6 +34,8 @@ pub enum Scenario {
     Login,
     /// Durable sends over REST beside what Postgres alone can do
     Send,
+    /// Durable sends over sockets with several under way, beside what Postgres alone can do
+    Frames,
     /// From send to receive at a fixed rate, on one node and across two, beside the floor and
     /// Socket.IO
     Hop,
@@ -86,6 +89,7 @@ impl Scenario {
         match self {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
+            Scenario::Frames => Box::pin(frames::run(cluster, pairs, options)).await,
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
             Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
@@ -114,6 +118,7 @@ impl Scenario {
             self,
             Scenario::Login
                 | Scenario::Send
+                | Scenario::Frames
                 | Scenario::Hop
                 | Scenario::Limiter
                 | Scenario::Toolcalls

@@ -38,7 +38,7 @@ pub struct Phase {
 /// The findings of one phase of one round.
 #[derive(Clone, Serialize)]
 pub struct Found {
-    phase: &'static str,
+    pub phase: &'static str,
     /// Messages per second.
     pub rate: f64,
     /// Time to the answer.
@@ -48,7 +48,7 @@ pub struct Found {
     pub cpu: Used,
     /// Messages of one transaction, and its time in ms.
     pub batch: f64,
-    commit_ms: f64,
+    pub commit_ms: f64,
 }
 
 /// A round.
@@ -150,7 +150,7 @@ pub struct Driven {
     pub found: Found,
     /// By pair.
     pub acked: Vec<Vec<Acked>>,
-    failed: Vec<u64>,
+    pub failed: Vec<u64>,
 }
 
 impl Driven {
@@ -370,7 +370,7 @@ async fn work(mut sender: Sender, ids: Ids, who: usize, turns: Turns) -> Worked 
 }
 
 /// The number of transactions, of their messages, and their seconds so far, over all nodes.
-async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
+pub async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
     let mut total = (0.0, 0.0, 0.0);
     for node in &cluster.nodes {
         let metrics = node.metrics().await?;
