@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 
-const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// The digits of base 62.
+pub const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// A cryptographic generator, with the clock that time-ordered ids need. Clones share it.
 #[derive(Clone)]

@@ -37,7 +37,7 @@ use crate::{
     },
     metrics,
     planted::PlantedBug,
-    random::Random,
+    random::{self, Random},
     supervisor,
 };
 
@@ -86,12 +86,10 @@ impl NewToken {
 /// CRC32 in base 62. It lets the node refuse junk without a lookup, and secret scanners recognise a
 /// token.
 fn checksum(head: &str) -> String {
-    const BASE62_DIGITS: &[u8; 62] =
-        b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut rest = crc32fast::hash(head.as_bytes()) as usize;
     let mut digits = [b'0'; CHECKSUM_CHARS];
     for digit in digits.iter_mut().rev() {
-        *digit = BASE62_DIGITS[rest % 62];
+        *digit = random::BASE62[rest % 62];
         rest /= 62;
     }
     digits.iter().copied().map(char::from).collect()

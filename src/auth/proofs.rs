@@ -92,13 +92,17 @@ impl Proofs {
 
     fn entry(&self, name: &[u8], subject: AgentToken) -> String {
         let mac = self.keys.sign(&signed(name, &subject));
-        format!("{}{}", prefix_of(subject), keys::hex(&mac))
+        format!(
+            "{}{}",
+            prefix_of(subject),
+            base16ct::lower::encode_string(&mac)
+        )
     }
 
     fn holds(&self, entry: &str, name: &[u8], subject: AgentToken) -> bool {
         let mac = entry
             .strip_prefix(&prefix_of(subject))
-            .and_then(keys::bytes_of);
+            .and_then(|text| base16ct::lower::decode_vec(text).ok());
         mac.is_some_and(|mac| self.keys.verify(&signed(name, &subject), &mac))
     }
 }

@@ -38,27 +38,12 @@ pub fn slots(principal: PrincipalId) -> String {
 
 /// The proof of an agent token, by its MAC.
 pub fn proof(mac: &[u8]) -> String {
-    format!("tok:{}", hex(mac))
+    format!("tok:{}", base16ct::lower::encode_string(mac))
 }
 
 /// A refresh that got no answer, by its MAC.
 pub fn unanswered_refresh(mac: &[u8]) -> String {
-    format!("late:{}", hex(mac))
-}
-
-/// Encodes bytes as hexadecimal text.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Decodes hexadecimal text of up to 32 bytes.
-pub fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
-    if !rest.is_empty() || pairs.len() > 32 {
-        return None;
-    }
-    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    pairs.iter().map(byte).collect()
+    format!("late:{}", base16ct::lower::encode_string(mac))
 }
 
 /// The tombstones of the last day.

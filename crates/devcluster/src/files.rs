@@ -59,8 +59,7 @@ pub fn log_tail(log: &Path) -> String {
 /// Eight hexadecimal digits that stand for a path.
 pub fn short_hash(path: &Path) -> String {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
-    let first = digest.iter().take(4);
-    first.map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&digest[..4])
 }
 
 /// An error of writing to `path`, with its most frequent cause.

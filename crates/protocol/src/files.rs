@@ -33,7 +33,7 @@ pub struct Sha256Hash(pub [u8; 32]);
 
 impl fmt::Display for Sha256Hash {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(to, "{byte:02x}"))
+        write!(to, "{:x}", base16ct::HexDisplay(&self.0))
     }
 }
 
@@ -51,13 +51,10 @@ impl FromStr for Sha256Hash {
     type Err = BadHash;
 
     fn from_str(text: &str) -> Result<Self, BadHash> {
-        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(BadHash);
-        }
         let mut bytes = [0; 32];
-        for (n, byte) in bytes.iter_mut().enumerate() {
-            let digits = text.get(2 * n..2 * n + 2).ok_or(BadHash)?;
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| BadHash)?;
+        let read = base16ct::mixed::decode(text, &mut bytes).map_err(|_| BadHash)?;
+        if read.len() != bytes.len() {
+            return Err(BadHash);
         }
         Ok(Sha256Hash(bytes))
     }

@@ -77,7 +77,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     let stage = Stage {
         node: plain.cluster.nodes[0].clone(),
         agents: pairs.iter().take(max).collect(),
-        sha256: hex(&Sha256::digest(bytes.as_slice())),
+        sha256: base16ct::lower::encode_string(&Sha256::digest(bytes.as_slice())),
         bytes,
         folder,
     };
@@ -236,11 +236,7 @@ fn write_synced(bytes: &[u8], folder: &Path, n: usize) -> Result<String> {
     file.sync_all()?;
     fs::rename(&staged, &whole)?;
     File::open(folder)?.sync_all()?;
-    Ok(hex(&hash.finalize()))
-}
-
-fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    Ok(base16ct::lower::encode_string(&hash.finalize()))
 }
 
 /// Bytes that no file system compresses.

@@ -132,13 +132,20 @@ impl Tombstones {
 
     fn entry(&self, credential: CredentialId, reason: &str) -> String {
         let mac = self.keys.sign(&[credential.as_bytes(), reason.as_bytes()]);
-        format!("{} {reason} {}", credential.0.simple(), keys::hex(&mac))
+        format!(
+            "{} {reason} {}",
+            credential.0.simple(),
+            base16ct::lower::encode_string(&mac)
+        )
     }
 
     fn read(&self, entry: &str) -> Option<(CredentialId, RevocationReason)> {
         let mut parts = entry.split(' ');
         let credential = CredentialId(parts.next()?.parse().ok()?);
-        let (reason, mac) = (parts.next()?, keys::bytes_of(parts.next()?)?);
+        let (reason, mac) = (
+            parts.next()?,
+            base16ct::lower::decode_vec(parts.next()?).ok()?,
+        );
         self.keys
             .verify(&[credential.as_bytes(), reason.as_bytes()], &mac)
             .then(|| (credential, known_reason(reason)))

@@ -28,14 +28,14 @@ pub struct Digest {
 impl Digest {
     /// Adds the end of a chain. Chains come in the order of their subjects.
     pub fn add(&mut self, subject: SubjectId, seq: i64, hash: &[u8]) {
-        let (subject, hash) = (subject.0, rules::hex(hash));
+        let (subject, hash) = (subject.0, base16ct::lower::encode_string(hash));
         self.hash.update(format!("{subject}|{seq}|{hash}\n"));
         self.chains += 1;
     }
 
     /// The digest as hex.
     pub fn finish(self) -> String {
-        rules::hex(&self.hash.finalize())
+        base16ct::lower::encode_string(&self.hash.finalize())
     }
 }
 

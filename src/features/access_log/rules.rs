@@ -60,11 +60,6 @@ pub fn hash(previous: &Hash, row: &Row<'_>, text: &mut String) -> Hash {
         .into()
 }
 
-/// Hexadecimal text.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The first ULID of a time's millisecond. A time before 1970 has the first of all.
 pub fn ulid_floor(at: DateTime<Utc>) -> AccessId {
     let ms = u128::try_from(at.timestamp_millis()).unwrap_or_default();

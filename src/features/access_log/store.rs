@@ -2,7 +2,7 @@ use blindpipe_protocol::access_log::{Access, AccessQuery};
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
-use super::rules::{hex, ulid_ceiling, ulid_floor};
+use super::rules::{ulid_ceiling, ulid_floor};
 use crate::{
     db::Db,
     error::Result,
@@ -27,7 +27,7 @@ fn access(row: &Row) -> Access {
         at_us: at.timestamp_micros(),
         subject_id: subject.0.to_string(),
         seq: row.get("seq"),
-        hash: hex(row.get("hash")),
+        hash: base16ct::lower::encode_string(row.get("hash")),
     }
 }
 

@@ -251,7 +251,7 @@ fn digest(heads: &[Row]) -> String {
         digest.update(row.get::<_, i64>("seq").to_be_bytes());
         digest.update(row.get::<_, &[u8]>("hash"));
     }
-    rules::hex(&digest.finalize())
+    base16ct::lower::encode_string(&digest.finalize())
 }
 
 impl Report {

@@ -73,10 +73,7 @@ impl Keys {
             .chain_update(self.public)
             .chain_update(self.signing)
             .finalize();
-        hash[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        base16ct::lower::encode_string(&hash[..16])
     }
 }
 

@@ -40,10 +40,7 @@ pub fn key_id(public_key: &[u8; 32], signing_public_key: &[u8; 32]) -> String {
         .chain_update(public_key)
         .chain_update(signing_public_key)
         .finalize();
-    hash[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    base16ct::lower::encode_string(&hash[..16])
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Change {
             Change::Relation(id) => id.to_string(),
             Change::Instance(_, id) => id.to_string(),
             Change::Passkey(id) => id.to_string(),
-            Change::Share(hash) => hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+            Change::Share(hash) => base16ct::lower::encode_string(hash),
         }
     }
 }

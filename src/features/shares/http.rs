@@ -95,8 +95,7 @@ fn shown(objects: &Objects, hash: &[u8; 32], opened: OpenedShare) -> ShareCard {
     let expires_at = opened.expires_at.into();
     match opened.target {
         ShareTarget::File(key, content, filename) => {
-            let share = hash.iter().map(|byte| format!("{byte:02x}"));
-            let share: String = share.collect();
+            let share = base16ct::lower::encode_string(hash);
             let (url, end) = objects
                 .signed_urls
                 .object(&key, Some(&share), SHARE_URL_TTL);

@@ -23,7 +23,6 @@ use crate::{
         MAX_OPEN_STREAMS, STREAM_CHECKPOINT_INTERVAL, STREAM_IDLE_TIMEOUT, STREAM_STATE_TTL,
     },
     random::Random,
-    redis::keys,
 };
 
 /// The open streams that a node remembers.
@@ -181,7 +180,7 @@ impl Streams {
             started_at,
         };
         let life = continued.map_or_else(
-            || keys::hex(&self.random.bytes::<8>()).into(),
+            || base16ct::lower::encode_string(&self.random.bytes::<8>()).into(),
             |before| before.life.clone(),
         );
         Ok((life, home, continued.is_some()))

@@ -293,8 +293,7 @@ impl File {
 impl Variant {
     fn new(bytes: Bytes) -> Self {
         let hash = Sha256::digest(&bytes);
-        let digits = hash[..16].iter().map(|byte| format!("{byte:02x}"));
-        let etag = format!("\"{}\"", digits.collect::<String>());
+        let etag = format!("\"{}\"", base16ct::lower::encode_string(&hash[..16]));
         Variant {
             bytes,
             etag: HeaderValue::from_str(&etag).unwrap_or(HeaderValue::from_static("\"\"")),

@@ -146,7 +146,7 @@ impl Signer {
         let (id, timestamp) = (delivery.to_string(), at.timestamp().to_string());
         let hex = |secret: &WebhookSecret| {
             let key = secret.expose().as_bytes();
-            hex(&mac(key, [timestamp.as_bytes(), id.as_bytes(), body]))
+            base16ct::lower::encode_string(&mac(key, [timestamp.as_bytes(), id.as_bytes(), body]))
         };
         let standard = |secret: &WebhookSecret| {
             let key = secret.key.expose_secret();
@@ -181,10 +181,6 @@ fn mac(key: &[u8], parts: [&[u8]; 3]) -> [u8; 32] {
         mac.update(part);
     }
     mac.finalize().into_bytes().into()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn value(text: &str) -> HeaderValue {

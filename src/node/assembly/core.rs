@@ -20,7 +20,6 @@ use crate::{
     inbox::{Acks, Inbox},
     limits::{AddressNames, Limits, slots::Slots, table::Overrides},
     node::{Failure, Stores},
-    redis::keys,
     work::UnitOfWork,
 };
 
@@ -89,7 +88,9 @@ impl Core {
 /// Names addresses by a MAC: who reads Redis, or its slow log, cannot guess them.
 fn address_names(secret: &ServerSecret) -> AddressNames {
     let ring = secret.derive("name of an address in a limit");
-    Arc::new(move |address| keys::hex(&ring.sign(&[address.as_bytes()])[..MIN_MAC_BYTES]))
+    Arc::new(move |address| {
+        base16ct::lower::encode_string(&ring.sign(&[address.as_bytes()])[..MIN_MAC_BYTES])
+    })
 }
 
 /// The parts that write to Postgres on behalf of callers.

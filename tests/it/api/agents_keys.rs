@@ -38,10 +38,7 @@ impl Keys {
     pub fn id(&self) -> String {
         use sha2::{Digest, Sha256};
         let hash = Sha256::digest([&self.public[..], self.signing.public_key().as_ref()].concat());
-        hash[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        base16ct::lower::encode_string(&hash[..16])
     }
 
     /// Registers the keys with more fields in the body.

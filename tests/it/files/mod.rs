@@ -293,8 +293,7 @@ pub async fn confirm(caller: &Caller, upload: &Value, bytes: &[u8]) -> Answer {
 }
 
 pub fn hash(bytes: &[u8]) -> String {
-    let hash = Sha256::digest(bytes);
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    base16ct::lower::encode_string(&Sha256::digest(bytes))
 }
 
 /// Bytes that compress badly and repeat nowhere.

@@ -33,15 +33,15 @@ pub struct ExportedSpan {
 
 impl ExportedSpan {
     pub fn trace_id(&self) -> String {
-        hex(&self.span.trace_id)
+        base16ct::lower::encode_string(&self.span.trace_id)
     }
 
     pub fn id(&self) -> String {
-        hex(&self.span.span_id)
+        base16ct::lower::encode_string(&self.span.span_id)
     }
 
     pub fn parent_id(&self) -> String {
-        hex(&self.span.parent_span_id)
+        base16ct::lower::encode_string(&self.span.parent_span_id)
     }
 
     /// An attribute, as text.
@@ -49,10 +49,6 @@ impl ExportedSpan {
         let found = self.span.attributes.iter().find(|one| one.key == key)?;
         Some(text(found))
     }
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn text(attribute: &KeyValue) -> String {

@@ -25,10 +25,7 @@ pub fn backup(device: &str, seed: u8) -> Value {
 
 pub fn key_id(seed: u8) -> String {
     let hash = Sha256::digest([[seed; 32], [seed + 100; 32]].concat());
-    hash[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    base16ct::lower::encode_string(&hash[..16])
 }
 
 async fn directory(asker: &User, of: &User) -> Value {

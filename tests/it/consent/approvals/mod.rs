@@ -59,10 +59,7 @@ impl Keys {
     /// As the documents spell it, independently of the service.
     fn id(&self) -> String {
         let hash = Sha256::digest([&self.public[..], self.signing.public_key().as_ref()].concat());
-        hash[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        base16ct::lower::encode_string(&hash[..16])
     }
 }
 

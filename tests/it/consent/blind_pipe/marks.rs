@@ -50,7 +50,7 @@ impl Marks {
 
 /// The spellings of some bytes. In base64, three places of the first byte give three texts.
 fn spellings(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = base16ct::lower::encode_string(bytes);
     let mut all = vec![
         ("raw".to_owned(), bytes.to_vec()),
         ("hex".to_owned(), hex.clone().into_bytes()),

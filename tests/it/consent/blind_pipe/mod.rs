@@ -359,7 +359,7 @@ async fn planted_marks_are_found(cast: &Cast, redis: &str, commands: &RedisComma
     found("table conversation").await;
     psql(url, "update conversation set title = null").await;
     let key = cast.marks.key("planted key");
-    let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = base16ct::lower::encode_string(&key);
     psql(url, &format!("insert into share (share_hash, owner_id, kind, expires_at) select '\\x00{hex}', user_id, 'contact', now() from user_account limit 1")).await;
     found("share").await;
     psql(url, "delete from share").await;

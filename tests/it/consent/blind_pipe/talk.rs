@@ -40,10 +40,7 @@ pub async fn messages(cast: &Cast) {
         &aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &key),
         word.as_bytes(),
     );
-    let token: String = token.as_ref()[..16]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let token = base16ct::lower::encode_string(&token.as_ref()[..16]);
     let body = json!({ "payload": plain(), "client_message_id": ulid().to_string(), "search_tokens": [token] });
     let sent = ok(alice.post(path(&direct), body.clone()).await);
     ok(alice.post(path(&direct), body).await);

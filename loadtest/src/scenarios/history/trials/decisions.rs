@@ -49,10 +49,7 @@ impl Keys {
     fn id(&self) -> String {
         let both = [&self.public[..], self.signing.public_key().as_ref()].concat();
         let hash = Sha256::digest(both);
-        hash[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        base16ct::lower::encode_string(&hash[..16])
     }
 
     /// The body that keeps them on a device.
