@@ -123,22 +123,21 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Queues a frame. It goes out with the next [`Socket::flush`].
-    pub async fn feed(&mut self, frame: String) -> Result<()> {
-        Ok(self.0.feed(Message::text(frame)).await?)
+    /// Writes a frame.
+    pub async fn say(&mut self, frame: String) -> Result<()> {
+        Ok(self.0.send(Message::text(frame)).await?)
     }
 
-    /// Writes all queued frames.
-    pub async fn flush(&mut self) -> Result<()> {
-        Ok(self.0.flush().await?)
-    }
-
-    /// The answer to the oldest send that has none. Events are skipped.
+    /// The answer to the oldest send that has none. Events are skipped. Cancel safe.
     pub async fn answer(&mut self) -> Result<Acked> {
         loop {
             let message = self.0.next().await.ok_or("the node closed a socket")??;
-            let Message::Text(text) = message else {
-                continue;
+            let text = match message {
+                Message::Text(text) => text,
+                Message::Close(why) => {
+                    return Err(format!("the node closed a socket: {why:?}").into());
+                }
+                _ => continue,
             };
             let frame: Frame<'_> = serde_json::from_str(&text)?;
             match (frame.r#type, frame.data) {

@@ -16,6 +16,7 @@ pub mod directories;
 pub mod error;
 mod files;
 mod lock;
+pub mod nats;
 pub mod open_files;
 mod packages;
 pub mod pgbouncer;

@@ -13,8 +13,8 @@ use devcluster::{
     cluster::{self, Shutdown},
     directories::Directories,
     error::{Context, Result},
-    fetch,
-    terminal::warn,
+    fetch, nats,
+    terminal::{say, warn},
 };
 
 /// Runs two nodes with a private Postgres and Redis until Ctrl-C
@@ -41,6 +41,8 @@ struct Arguments {
 enum Command {
     /// Find or fetch Postgres, Redis, the browser of the tests, Prometheus and PgBouncer, and start nothing
     Fetch,
+    /// Fetch NATS, for `loadtest peers`, and print the path of its program
+    FetchNats,
     /// Remove the folder and everything else that the cluster left behind
     Clean,
     /// Run the Autobahn suite (fetched the first time) against the sockets' code
@@ -82,6 +84,10 @@ async fn run(arguments: Arguments) -> Result<()> {
             Box::pin(run_cluster(&options, !arguments.no_demo)).await
         }
         Some(Command::Fetch) => fetch(&prepare()?),
+        Some(Command::FetchNats) => {
+            say(nats::fetch(&prepare()?)?.display());
+            Ok(())
+        }
         Some(Command::Clean) => clean(root),
         Some(Command::Autobahn { echo }) => {
             autobahn::run(&prepare()?, &program(echo.as_deref(), "examples/echo")?)

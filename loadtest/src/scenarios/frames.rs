@@ -1,14 +1,14 @@
-//! `frames`: the rate of durable sends over sockets, each with several `message.send` under way, beside the
-//! least work of Postgres for the same task.
+//! `frames`: the rate of durable sends over sockets, beside the least work of Postgres for the same task.
 //!
-//! A socket's sends are answered in order, so a client writes the next ones without waiting. Each sender's own
-//! socket also gets the events of its messages. Afterwards every agent replays its inbox, as in `send`.
+//! A socket may send 60 frames a second, so many sockets send a little fewer. They do not wait for an answer
+//! before the next frame. Each sender's own sockets also get the events of its messages. Afterwards every agent
+//! replays its inbox, as in `send`.
 
 use std::{collections::VecDeque, time::Duration};
 
 use serde::Serialize;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use super::{
     send::{self, Driven, Found},
@@ -28,8 +28,11 @@ use crate::{
 
 const PAYLOAD_BYTES: usize = 1024;
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The sends that a socket has under way.
+/// The most sends that a socket has under way.
 const WINDOW: usize = 8;
+/// Between two frames of a socket: 50 frames a second.
+const FRAME_INTERVAL: Duration = Duration::from_millis(20);
+const SOCKETS_PER_USER: usize = 4;
 
 #[derive(Serialize)]
 struct Round {
@@ -66,7 +69,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     Ok(report(&rounds, options, faults, checked))
 }
 
-/// Keeps `in_flight` sockets busy for the warm-up and the measured time.
+/// Keeps the sockets of all users busy for the warm-up and the measured time.
 async fn drive(
     cluster: &Cluster,
     watch: &Watch,
@@ -77,7 +80,7 @@ async fn drive(
     let (ids, start) = (Ids::new(), Instant::now() + WARM_UP);
     let end = start + Duration::from_secs(options.seconds);
     let mut workers = Vec::new();
-    for n in 0..options.in_flight {
+    for n in 0..pairs.len() * SOCKETS_PER_USER {
         let pair = n % pairs.len();
         let socket = Socket::open_user(cluster.node(n), &pairs[pair]).await?;
         let sender = Sender {
@@ -151,7 +154,7 @@ struct Sent {
 }
 
 impl Sender {
-    /// Keeps [`WINDOW`] sends under way until `end`. Those that are answered after `start` count.
+    /// Sends a frame every [`FRAME_INTERVAL`] until `end`. Those that are answered after `start` count.
     async fn work(mut self, start: Instant, end: Instant) -> Sent {
         let mut sent = Sent {
             latencies: Latencies::new(),
@@ -159,33 +162,36 @@ impl Sender {
             failed: 0,
         };
         let (mut under_way, mut count) = (VecDeque::new(), 0);
-        loop {
-            while under_way.len() < WINDOW && Instant::now() < end {
-                under_way.push_back(Instant::now());
-                if let Err(failure) = self.write(count).await {
-                    warn(format!("a frame was not written: {failure}"));
-                    break;
-                }
-                count += 1;
-            }
-            let Some(began) = under_way.pop_front() else {
-                break;
-            };
-            match self.answer().await {
-                Ok(acked) => {
-                    let now = Instant::now();
-                    sent.acked.push(acked);
-                    if now >= start && now < end {
-                        sent.latencies.record(now - began);
+        // Spread over the interval, so that batches are not those of a metronome.
+        let offset = FRAME_INTERVAL * u32::try_from(self.who % 20).unwrap_or_default() / 20;
+        let mut frames = tokio::time::interval_at(Instant::now() + offset, FRAME_INTERVAL);
+        frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while Instant::now() < end || !under_way.is_empty() {
+            tokio::select! {
+                at = frames.tick(), if under_way.len() < WINDOW && Instant::now() < end => {
+                    under_way.push_back(at);
+                    if let Err(failure) = self.write(count).await {
+                        warn(format!("a frame was not written: {failure}"));
+                        break;
                     }
+                    count += 1;
                 }
-                Err(failure) => {
-                    warn(format!("a send failed: {failure}"));
-                    sent.failed += 1 + under_way.len() as u64;
-                    return sent;
-                }
+                answer = self.socket.answer() => match answer {
+                    Ok(acked) => {
+                        let (began, now) = (under_way.pop_front(), Instant::now());
+                        sent.acked.push(acked);
+                        if let Some(began) = began.filter(|_| now >= start && now < end) {
+                            sent.latencies.record(now - began);
+                        }
+                    }
+                    Err(failure) => {
+                        warn(format!("a send failed: {failure}"));
+                        break;
+                    }
+                },
             }
         }
+        sent.failed = under_way.len() as u64;
         self.socket.close().await;
         sent
     }
@@ -196,16 +202,12 @@ impl Sender {
             after_id,
         } = &self.frame;
         let id = self.ids.id(self.who, count);
-        self.socket.feed(format!("{before_id}{id}{after_id}")).await
-    }
-
-    async fn answer(&mut self) -> Result<Acked> {
-        self.socket.flush().await?;
-        self.socket.answer().await
+        self.socket.say(format!("{before_id}{id}{after_id}")).await
     }
 }
 
 fn report(rounds: &[Round], options: &Options, faults: Faults, checked: u64) -> Report {
+    let sockets = options.pairs * SOCKETS_PER_USER;
     let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found)));
     let per_message = |seconds: &dyn Fn(&Found) -> f64| {
         let cost = of(&|found| seconds(found) * 1e6 / found.messages.max(1) as f64);
@@ -250,8 +252,7 @@ fn report(rounds: &[Round], options: &Options, faults: Faults, checked: u64) -> 
         });
     }
     let mut notes = vec![format!(
-        "{} sockets with {WINDOW} sends under way each. Medians of the rounds. CPU: µs of processor time per message.",
-        options.in_flight
+        "{sockets} sockets of 50 frames a second each. Medians of the rounds. CPU: µs of processor time per message."
     )];
     let others = rounds.iter().map(|round| round.found.cpu.others_percent());
     notes.extend(cpu::remark(others.fold(0.0, f64::max)));
@@ -260,7 +261,7 @@ fn report(rounds: &[Round], options: &Options, faults: Faults, checked: u64) -> 
         tables: vec![vec![heading.map(str::to_owned).into(), row]],
         ratios,
         notes,
-        details: json!({ "payload_bytes": PAYLOAD_BYTES, "sockets": options.in_flight, "window": WINDOW,
+        details: json!({ "payload_bytes": PAYLOAD_BYTES, "sockets": sockets,
             "seconds": options.seconds, "rounds": rounds }),
         faults,
         checked,

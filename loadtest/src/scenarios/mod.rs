@@ -5,6 +5,7 @@ mod history;
 pub mod hop;
 mod limiter;
 mod login;
+mod peers;
 mod purge;
 mod scaleout;
 mod search;
@@ -36,6 +37,8 @@ pub enum Scenario {
     Send,
     /// Durable sends over sockets with several under way, beside what Postgres alone can do
     Frames,
+    /// Durable sends beside those of NATS JetStream
+    Peers,
     /// From send to receive at a fixed rate, on one node and across two, beside the floor and
     /// Socket.IO
     Hop,
@@ -90,6 +93,7 @@ impl Scenario {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
             Scenario::Frames => Box::pin(frames::run(cluster, pairs, options)).await,
+            Scenario::Peers => Box::pin(peers::run(cluster, pairs, options)).await,
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
             Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
@@ -119,6 +123,7 @@ impl Scenario {
             Scenario::Login
                 | Scenario::Send
                 | Scenario::Frames
+                | Scenario::Peers
                 | Scenario::Hop
                 | Scenario::Limiter
                 | Scenario::Toolcalls

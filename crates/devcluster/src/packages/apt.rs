@@ -144,6 +144,7 @@ impl Apt {
             Product::Prometheus => return Ok(vec!["prometheus".into()]),
             Product::Python2 => return Ok(PYTHON2.map(str::to_owned).into()),
             Product::PgBouncer => return Ok(PGBOUNCER.map(str::to_owned).into()),
+            Product::Nats => return Ok(vec!["nats-server".into()]),
         };
         let mut names = self.command("apt-cache");
         names.args(["pkgnames", "postgresql-"]);

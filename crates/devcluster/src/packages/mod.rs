@@ -36,6 +36,8 @@ pub enum Product {
     Python2,
     /// PgBouncer, from the first Debian whose version serves prepared statements.
     PgBouncer,
+    /// NATS, from the first Debian whose version can sync each message.
+    Nats,
 }
 
 impl Product {
@@ -47,6 +49,7 @@ impl Product {
             Product::Prometheus => "prometheus",
             Product::Python2 => "python2",
             Product::PgBouncer => "pgbouncer",
+            Product::Nats => "nats",
         }
     }
 
@@ -54,7 +57,7 @@ impl Product {
     fn release(self) -> Option<&'static str> {
         match self {
             Product::Python2 => Some("bullseye"),
-            Product::PgBouncer => Some("trixie"),
+            Product::PgBouncer | Product::Nats => Some("trixie"),
             _ => None,
         }
     }

@@ -57,8 +57,9 @@ pub fn find_installed(product: Product, account: &Account) -> Option<Toolset> {
         Product::Prometheus => folders.iter().find_map(|bin| {
             Toolset::probe(bin, None, None, "promtool", MIN_PROMETHEUS_VERSION, account)
         }),
-        // The suite is installed into it, so it is never the machine's own.
-        Product::Python2 => None,
+        // The suite is installed into it, so it is never the machine's own. An installed NATS may be
+        // too old to sync each message.
+        Product::Python2 | Product::Nats => None,
         Product::PgBouncer => folders
             .iter()
             .find_map(|bin| Toolset::probe_pgbouncer(bin, None, None, account)),

@@ -18,6 +18,7 @@ use crate::{
     autobahn, browser,
     directories::Directories,
     error::{DevError, Result},
+    nats,
     packages::{self, Product},
     process::{self, Process},
     terminal::say,
@@ -171,6 +172,9 @@ impl Toolset {
                 packages::loader(&root),
                 account,
             ),
+            Product::Nats => ["usr/bin", "usr/sbin"].iter().find_map(|bin| {
+                Toolset::probe(&root.join(bin), None, None, nats::PROGRAM, 2, account)
+            }),
         }
     }
 
@@ -211,6 +215,7 @@ impl Toolset {
                 "PgBouncer 1.21 or newer",
                 "Debian 13: apt install pgbouncer",
             ),
+            Product::Nats => ("NATS", "Debian 13: apt install nats-server"),
         };
         say(format!(
             "{name} is not installed: fetching it into {} (nothing is installed, no root needed).",
@@ -251,7 +256,8 @@ impl Tools {
 fn parse_version(text: &str) -> Option<String> {
     let words = text
         .split_whitespace()
-        .map(|word| word.strip_prefix("v=").unwrap_or(word));
+        .map(|word| word.strip_prefix("v").unwrap_or(word))
+        .map(|word| word.strip_prefix("=").unwrap_or(word));
     let is_version = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
     // A development release has a version such as 18beta1.
     let version = words.into_iter().find(is_version)?;
