@@ -208,13 +208,18 @@ async def attacked_person(
 
 @asynccontextmanager
 async def attacked_agent(
-    cluster: DevCluster, attacker: Attacker, owner: Client, victim: Victim, **changes: Any
+    cluster: DevCluster,
+    attacker: Attacker,
+    owner: Client,
+    victim: Victim,
+    transport: str = "socket",
+    **changes: Any,
 ) -> AsyncIterator[tuple[Agent, AgentOptions]]:
     """An agent behind the attacker, which answers what it takes for said."""
     made = await cluster.agent("victim", owner, manifest=MANIFEST)
     options = replace(made, url=attacker.url, ssl_context=None, hooks=victim.hooks, **changes)
     agent = echo(options, victim)
-    async with running(agent):
+    async with running(agent, transport=transport):
         yield agent, options
 
 

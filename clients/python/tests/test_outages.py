@@ -163,7 +163,7 @@ async def test_a_handler_that_raises_anything_or_never_ends_blocks_its_own_conve
         for text in ("one", "two"):
             assert (await answer_to(bob, lambda: bobs.send(text))).text == f"You said: {text}"
         ends.set()
-        await answer_to(ada, lambda: adas.send("in the end"))
+        await collect(ada, lambda: adas.send("in the end"), _said("You said: in the end"))
     said = [text for text in await texts(adas) if text.startswith("You said")]
     assert said == [f"You said: {text}" for text in ("after", "for ever", "in the end")]
     assert len(runs) == len(set(runs)), "no event was handled twice"

@@ -24,7 +24,7 @@ from ..transport.clock import now_ms
 from ..transport.http import Call, Http, Method
 from ..transport.socket import Socket
 from .approvals import ApprovalDraft
-from .inbox import Inbox, InboxParts, is_the_end, look_into
+from .inbox import Inbox, InboxParts, is_the_end, learn, observe
 from .options import AgentOptions
 from .outbox import Draft
 from .processor import Handler, Handlers, Middleware, Processor, StillRunning
@@ -430,7 +430,8 @@ class Agent:
         if not await running.lessons.enter(event.get("conversation_id")):
             raise OSError("the store has failed")
         self._processor.arrive(event)
-        await look_into(parts.session, event, self._logger)
+        observe(parts.session, event, self._logger)
+        await learn(parts.session, event, self._logger)
         # A delivery tells which attempt it is.
         replayed = int(cast(JsonObject, event).get("attempt") or 1) > 1
         await self._processor.process(event, parts, replayed)

@@ -1,4 +1,4 @@
-"""Events in order: one of a conversation at a time, several conversations at once."""
+"""Events in order: one of a line at a time, several lines at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from ..core.key_events import line_of
 from ..core.types import Event
 
 
@@ -34,7 +35,7 @@ class Dispatcher:
         self._concurrency = concurrency
         self._handle = handle
         self._on_progress = on_progress
-        # Events of a conversation that wait; those without one form a line of their own.
+        # Events that wait, by their lines.
         self._lines: dict[str, deque[_Slot]] = {}
         # Lines with something to do and nobody on them, in the order of their events.
         self._ready: deque[str] = deque()
@@ -54,7 +55,7 @@ class Dispatcher:
         slot = _Slot(event["cursor"], event)
         self._slots.append(slot)
         self._idle.clear()
-        name = event.get("conversation_id") or ""
+        name = line_of(event)
         line = self._lines.get(name)
         if line is not None:
             line.append(slot)

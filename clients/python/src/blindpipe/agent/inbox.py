@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -63,8 +62,8 @@ class Inbox:
         concurrency = setup.options.concurrency
         self._acks = Acks(setup.send_ack, setup.lessons)
         self._dispatcher = Dispatcher(concurrency, self._handle, self._progressed)
-        self._arrived: deque[tuple[Event, bool]] = deque()
-        self._intake: asyncio.Task[None] | None = None
+        # The reads of a standby, which handles nothing.
+        self._learning: set[asyncio.Task[None]] = set()
         self._backlog = Backlog()
         # The events whose handlers run, by their numbers, and when these began: the oldest first.
         self._begun: dict[int, tuple[float, Event]] = {}
@@ -110,13 +109,13 @@ class Inbox:
         if not standby:
             self._setup.processor.arrive(event)
         has_room = self._backlog.add(event["cursor"], size)
-        if event["event"] == "message.created" and not self._arrived:
-            # A message changes no keys and no members, so it needs no task of its own.
-            self._push(event, standby)
-            return has_room
-        self._arrived.append((event, standby))
-        if self._intake is None or self._intake.done():
-            self._intake = asyncio.create_task(self._take_in())
+        observe(self._setup.parts.session, event, self._setup.logger)
+        if standby:
+            learning = asyncio.create_task(self._learn_only(event))
+            self._learning.add(learning)
+            learning.add_done_callback(self._learning.discard)
+        else:
+            self._dispatcher.push(event)
         return has_room
 
     def resync(self, begin: str | None, head: str) -> None:
@@ -136,10 +135,6 @@ class Inbox:
         conversations.
         """
         self._acks.forget()
-        self._arrived.clear()
-        if self._intake is not None:
-            self._intake.cancel()
-            self._intake = None
         self._backlog.clear()
         self._losses += 1
         running = self._dispatcher.give_up()
@@ -151,21 +146,9 @@ class Inbox:
         if _epoch_of(cursor) == self._epoch:
             self._acks.note(cursor)
 
-    async def _take_in(self) -> None:
-        while self._arrived:
-            event, standby = self._arrived[0]
-            await self._observe(event)
-            self._arrived.popleft()
-            self._push(event, standby)
-
-    def _push(self, event: Event, standby: bool) -> None:
-        if standby:
-            self._backlog.remove(event["cursor"])
-        elif not self._setup.stopping.is_set():
-            self._dispatcher.push(event)
-
-    async def _observe(self, event: Event) -> None:
-        await look_into(self._setup.parts.session, event, self._setup.logger)
+    async def _learn_only(self, event: Event) -> None:
+        await learn(self._setup.parts.session, event, self._setup.logger)
+        self._backlog.remove(event["cursor"])
 
     async def _handle(self, event: Event) -> None:
         while not await self._setup.lessons.enter(event.get("conversation_id")):
@@ -173,6 +156,7 @@ class Inbox:
             if await self._stops_within(FIRST_OUTAGE_WAIT_MS / 1000):
                 raise asyncio.CancelledError
         losses, number = self._losses, next(self._numbers)
+        await learn(self._setup.parts.session, event, self._setup.logger)
         self._begun[number] = time.monotonic(), event
         if self._slow is None:
             self._tell_slow_later(SLOW_HANDLER_SECONDS)
@@ -247,7 +231,7 @@ class Inbox:
 
     async def settled(self, seconds: float) -> bool:
         """Whether all events taken in are handled before the time is over or the agent stops."""
-        handled = asyncio.create_task(self._all_handled())
+        handled = asyncio.create_task(self._dispatcher.idle())
         stopping = asyncio.create_task(self._setup.stopping.wait())
         try:
             both, first = (handled, stopping), asyncio.FIRST_COMPLETED
@@ -257,11 +241,6 @@ class Inbox:
             handled.cancel()
             stopping.cancel()
 
-    async def _all_handled(self) -> None:
-        while self._intake is not None and not self._intake.done():
-            await asyncio.wait([self._intake])
-        await self._dispatcher.idle()
-
     async def finish(self) -> None:
         """Begins no further event, and lets handlers end for a while."""
         self._dispatcher.stop()
@@ -269,8 +248,8 @@ class Inbox:
             await asyncio.wait_for(self._dispatcher.idle(), STOP_GRACE_SECONDS)
         except TimeoutError:
             self._dispatcher.cancel()
-        if self._intake is not None:
-            self._intake.cancel()
+        for learning in self._learning:
+            learning.cancel()
         if self._slow is not None:
             self._slow.cancel()
         await self._acks.settle()
@@ -281,15 +260,27 @@ def _cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-async def look_into(session: Session, event: Event, logger: logging.Logger) -> None:
-    """What an event says of keys and members. A fault is logged, and keeps no event back.
+def observe(session: Session, event: Event, logger: logging.Logger) -> None:
+    """What an event says of keys and members. A fault is logged, and keeps no event back."""
+    try:
+        session.observe(event)
+    except Exception as error:
+        _tell_fault(logger, error)
+
+
+async def learn(session: Session, event: Event, logger: logging.Logger) -> None:
+    """Reads what an event asks for.
 
     A read that failed is made again when something needs what it would have answered.
     """
     try:
-        await session.observe(event)
+        await session.learn(event)
     except Exception as error:
-        logger.warning("an event could not be looked into: %s", type(error).__name__)
+        _tell_fault(logger, error)
+
+
+def _tell_fault(logger: logging.Logger, error: Exception) -> None:
+    logger.warning("an event could not be looked into: %s", type(error).__name__)
 
 
 def is_the_end(error: BaseException) -> bool:

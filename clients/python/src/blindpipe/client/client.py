@@ -29,7 +29,7 @@ from .contacts import Contacts
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
 from .event_reader import EventReader
-from .events import ClientEvent, OtherEvent, ToolRequestEvent
+from .events import ClientEvent, MessageEvent, OtherEvent, ToolRequestEvent
 from .feed import Feed
 from .keeper import Keeper
 from .options import ClientOptions
@@ -357,28 +357,44 @@ class Client(SignIns, AccountCalls, Contacts):
     async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """Events, over a socket that reconnects.
 
-        An event is acknowledged when the next one is asked for. Close the iterator
-        (`contextlib.aclosing`) to leave before the end.
+        Those of a conversation come in their order. While one waits for a read of the service,
+        those of other conversations come. An event is acknowledged when it and all before it were
+        shown, and the next one is asked for. Close the iterator (`contextlib.aclosing`) to leave
+        before the end.
         """
+        reader = EventReader(
+            lambda: self.session,
+            self._hooks,
+            self._options.logger,
+            self._consents,
+            self._with_keys,
+            self._send_frame,
+        )
         feed = Feed(
             self.account,
             self._hooks,
             self._keeper,
             missed_events=lambda: self.session.missed_events(),
             holders=self.devices.online,
+            admit=reader.admit,
+            read=lambda frame: self._read(reader, frame),
         )
         self._feed = feed
-        reader = EventReader(
-            lambda: self.session, self._hooks, self._consents, self._with_keys, feed.send
-        )
         await self._check_own_list()
-        async with aclosing(feed.frames()) as frames:
-            async for frame in frames:
-                for event in await self._read(reader, frame):
+        async with aclosing(feed.events()) as read:
+            async for events in read:
+                for event in events:
+                    self._note(event)
                     yield event
                     if isinstance(event, ToolRequestEvent):
                         await self._answer_unknown(event.request)
                 self._keeper.shown()
+
+    def _note(self, event: ClientEvent) -> None:
+        """A message that is shown is not shown again."""
+        opened = event.received.opened if isinstance(event, MessageEvent) else None
+        if isinstance(event, MessageEvent) and opened is not None and opened.encrypted:
+            self.session.remember(event.received.message, opened.sent_at)
 
     async def _read(self, reader: EventReader, frame: Frame) -> Sequence[ClientEvent]:
         """The events of a frame. A read that fails for now is made again, or they were lost."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import cast
 
@@ -35,12 +36,14 @@ class EventReader:
         self,
         session: Callable[[], Session],
         hooks: HookCaller,
+        logger: logging.Logger,
         consents: ConsentKeeper,
         conversation: Callable[[str], Conversation | None],
         send: Callable[[Frame], object],
     ) -> None:
         self._session = session
         self._hooks = hooks
+        self._logger = logger
         self._consents = consents
         self._conversation = conversation
         self._streams = StreamReader(session, self._tell, send)
@@ -60,9 +63,20 @@ class EventReader:
                 return [CaughtUp()]
         return []
 
-    async def _read_event(self, event: Event) -> list[ClientEvent]:
-        await self._session().observe(event)
+    async def admit(self, frame: Frame) -> None:
+        """Takes note of what an event ends, before any later one is read."""
+        if frame["type"] != "event":
+            return
+        event = cast(Event, frame)
+        try:
+            self._session().observe(event)
+        except Exception as error:
+            text = "an event could not be looked into: %s"
+            self._logger.warning(text, type(error).__name__)
         await self._consents.observe(event)
+
+    async def _read_event(self, event: Event) -> list[ClientEvent]:
+        await self._session().learn(event)
         if event["event"] == "message.created":
             return await self._read_message(event)
         if event["event"] == "artifact_request":
@@ -82,8 +96,6 @@ class EventReader:
             self._undecryptable(event, received.fault)
         if received.opened is not None and received.opened.is_replay:
             return []
-        if received.opened is not None and received.opened.encrypted:
-            self._session().remember(message, received.opened.sent_at)
         return [MessageEvent(event, conversation, received)]
 
     async def _read_tool_request(self, event: Event) -> list[ClientEvent]:

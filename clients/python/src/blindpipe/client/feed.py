@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
 
 from ..hooks import HookCaller
 from ..transport.acks import Acks, Keeper
 from ..transport.backlog import Backlog
 from ..transport.socket import Frame, Socket, SocketOptions
 from .account import Account
+from .events import ClientEvent
+from .lines import Lines, Slot
+
+MAX_READS: Final = 64
+"""Frames that are read at once. More than one is read while a read waits for the service."""
+
+Read = Callable[[Frame], Awaitable[Sequence[ClientEvent]]]
 
 
 class Feed:
-    """A socket that reconnects. An event is acknowledged after the next frame is asked for."""
+    """A socket that reconnects.
+
+    Frames are read one after the other. While the read of one waits for the service, those of other
+    lines are read. An event is acknowledged once it and all before it were shown.
+    """
 
     def __init__(
         self,
@@ -23,11 +36,19 @@ class Feed:
         keeper: Keeper,
         missed_events: Callable[[], None],
         holders: Callable[[], Awaitable[Sequence[str]]],
+        admit: Callable[[Frame], Awaitable[object]],
+        read: Read,
     ) -> None:
+        """`admit` takes note of each frame in the order of arrival, and `read` makes its events."""
         self._account = account
         self._hooks = hooks
         self._missed_events = missed_events
-        self._frames: asyncio.Queue[tuple[int, Frame] | None] = asyncio.Queue()
+        self._admit = admit
+        self._read = read
+        self._arrived = deque[tuple[int, Frame]]()
+        self._lines = Lines()
+        # Set when a frame has come, a read has ended, or the socket has.
+        self._news = asyncio.Event()
         # Numbers the frames; deltas and typing have no cursor, and wait in memory as events do.
         self._numbers = itertools.count()
         self._backlog = Backlog()
@@ -70,7 +91,8 @@ class Feed:
             self._missed_events()
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
         number = next(self._numbers)
-        self._frames.put_nowait((number, frame))
+        self._arrived.append((number, frame))
+        self._news.set()
         if not self._backlog.add(number, size):
             self._is_dropped = True
             self._socket.drop()
@@ -79,19 +101,21 @@ class Feed:
         """Writes a frame; false while there is no connection."""
         return self._socket.send(frame)
 
-    async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Frames in their order. Raises `Closed` where the server forbids another connection."""
+    async def events(self) -> AsyncGenerator[Sequence[ClientEvent], None]:
+        """The events of each frame. Raises `Closed` where the server forbids another connection."""
         run = asyncio.create_task(self._socket.run())
-        run.add_done_callback(lambda _run: self._frames.put_nowait(None))
+        run.add_done_callback(lambda _run: self._news.set())
         try:
-            while (taken := await self._frames.get()) is not None:
-                number, frame = taken
-                yield frame
-                self._backlog.remove(number)
-                if frame["type"] == "event":
-                    self._acks.note(frame["cursor"])
+            while (slot := await self._next(run)) is not None:
+                yield slot.events
+                self._backlog.remove(slot.number)
+                cursor = self._lines.done(slot)
+                if cursor is not None:
+                    self._acks.note(cursor)
             run.result()
         finally:
+            for reading in self._lines.stop():
+                reading.cancel()
             try:
                 await self._acks.settle()
             finally:
@@ -100,3 +124,27 @@ class Feed:
                 self._socket.close()
                 self._backlog.end()
                 await asyncio.wait([run])
+
+    async def _next(self, run: asyncio.Task[None]) -> Slot | None:
+        """The next frame that was read; None after the last one."""
+        while True:
+            self._news.clear()
+            if (read := self._lines.read()) is not None:
+                return read
+            if (slot := self._lines.startable()) is not None:
+                await self._start(slot)
+            elif self._arrived and self._lines.reads < MAX_READS:
+                number, frame = self._arrived.popleft()
+                await self._admit(frame)
+                self._lines.add(number, frame)
+            elif run.done() and not self._arrived and self._lines.is_empty:
+                return None
+            else:
+                await self._news.wait()
+
+    async def _start(self, slot: Slot) -> None:
+        reading = asyncio.ensure_future(self._read(slot.frame))
+        self._lines.begin(slot, reading)
+        reading.add_done_callback(lambda _reading: self._news.set())
+        # A read that needs not wait for the service has ended after this.
+        await asyncio.sleep(0)

@@ -7,7 +7,9 @@ schemes; one without is asked principal by principal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,16 +50,38 @@ class Directory:
         self._on_learned = on_learned
         # Whether the server answers all members at once; None until it was asked.
         self._has_recipients: bool | None = None
+        # The reads in the order in which they began, and how many of them are under way.
+        self._numbers = itertools.count(1)
+        self._under_way = 0
+        # The newest read that has told a principal's keys, while any read is under way.
+        self._newest: dict[Principal, int] = {}
+
+    @contextmanager
+    def _reading(self) -> Iterator[int]:
+        """Numbers a read."""
+        self._under_way += 1
+        try:
+            yield next(self._numbers)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._newest.clear()
 
     async def recipients(self, conversation_id: str, members: Iterable[Member]) -> list[Recipient]:
         """Reads the keys of all members."""
+        with self._reading() as number:
+            return await self._recipients(number, conversation_id, members)
+
+    async def _recipients(
+        self, number: int, conversation_id: str, members: Iterable[Member]
+    ) -> list[Recipient]:
         found = await self._at_once(conversation_id)
         if found is None:
             found = await self._one_by_one(members)
         recipients = []
         for shown in found:
             of = principal(shown["principal_type"], shown["principal_id"])
-            self._pin(of, shown["devices"])
+            self._pin(number, of, shown["devices"])
             current = [_directory_key(key) for key in shown["devices"] if _is_current(key)]
             recipients.append(Recipient(of, shown.get("visibility"), current))
         return recipients
@@ -94,14 +118,15 @@ class Directory:
         """Reads the keys of somebody who spoke in a conversation and may have left it."""
         if self._has_recipients is not True:
             return await self.refresh(who)
-        try:
-            members, _ = await self._page(conversation_id, principal_id=principal_id(who))
-        except BlindpipeError as error:
-            if error.status != 404:
-                raise
-            return
-        for shown in members:
-            self._pin(who, shown["devices"])
+        with self._reading() as number:
+            try:
+                members, _ = await self._page(conversation_id, principal_id=principal_id(who))
+            except BlindpipeError as error:
+                if error.status != 404:
+                    raise
+                return
+            for shown in members:
+                self._pin(number, who, shown["devices"])
 
     async def _one_by_one(self, members: Iterable[Member]) -> list[JsonObject]:
         found: list[JsonObject] = []
@@ -113,9 +138,10 @@ class Directory:
 
     async def refresh(self, of: Principal) -> None:
         """Reads the keys of a single principal."""
-        devices = await self._read(of)
-        if devices is not None:
-            self._pin(of, devices)
+        with self._reading() as number:
+            devices = await self._read(of)
+            if devices is not None:
+                self._pin(number, of, devices)
 
     async def _read(self, of: Principal) -> list[JsonObject] | None:
         id = principal_id(of)
@@ -129,7 +155,11 @@ class Directory:
         devices: list[JsonObject] = data["devices" if of.is_user else "keys"]
         return devices
 
-    def _pin(self, of: Principal, shown: Iterable[JsonObject]) -> None:
+    def _pin(self, number: int, of: Principal, shown: Iterable[JsonObject]) -> None:
+        if self._newest.get(of, 0) > number:
+            # A list of before a newer one would retire the keys that are new in that.
+            return
+        self._newest[of] = number
         keys = [_directory_key(key) for key in shown]
         if self._has_recipients is not True:
             # An older server says nothing of schemes: keys alone then mean `bp1`.

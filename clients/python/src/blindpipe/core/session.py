@@ -42,6 +42,7 @@ from ..errors import BlindpipeError, KeyUnavailable
 from ..transport.clock import now_ms
 from ..transport.http import Call, Http
 from .directory import Directory, Recipient
+from .key_events import whose_keys
 from .large import resolved_content
 from .opened import Envelopes, OpenedMessage, proven
 from .payload import envelope_of, payload_of
@@ -345,16 +346,17 @@ class Session:
         _set_server_epoch(entry, epoch, False)
         self.take_wraps(conversation_id, entry, epoch, [{"wrapped_key": own}])
 
-    async def observe(self, event: Event) -> None:
-        """Takes note of what an event says about keys and members, before anybody handles it."""
+    def observe(self, event: Event) -> None:
+        """Takes note of what an event says about keys and members, as soon as it has come.
+
+        It asks the service nothing. `learn` does that, when it is the event's turn.
+        """
         data = event["data"]
+        if who := whose_keys(event):
+            self._keys_changed(who)
         match event["event"]:
             case "key.rotated":
-                await self._observe_rotation(data)
-            case "key.device_added" | "key.device_removed":
-                await self._keys_changed(ids.principal("user", data["user_id"]))
-            case "agent.key_registered":
-                await self._keys_changed(ids.principal("agent", data["agent_id"]))
+                self._observe_rotation(data)
             case (
                 "member.added"
                 | "member.removed"
@@ -363,6 +365,12 @@ class Session:
                 | "relation.revoked"
             ):
                 self.forget(str(event.get("conversation_id") or data.get("conversation_id")))
+
+    async def learn(self, event: Event) -> None:
+        """Reads the keys that an event has changed, if they were known before."""
+        who = whose_keys(event)
+        if who is not None and self.options.trust.is_known(who):
+            await self.directory.refresh(who)
 
     def missed_events(self) -> None:
         """The server cannot say what happened meanwhile, so everything is read again."""
@@ -395,7 +403,7 @@ class Session:
         if conversation_id is None:
             self._note_changed(me)
 
-    async def _observe_rotation(self, data: JsonObject) -> None:
+    def _observe_rotation(self, data: JsonObject) -> None:
         id = data["conversation_id"]
         entry = self._entries.get(id)
         if not self.has_keys:
@@ -403,18 +411,18 @@ class Session:
         # An epoch that was never read is read when it is needed.
         if entry is None or entry.is_stale:
             return
-        _set_server_epoch(entry, max(entry.room.server.epoch, data["epoch"]), False)
         rotator = ids.principal("user", data["by"])
         if not self.options.trust.is_known(rotator) and entry.room.is_member(rotator):
-            await self.directory.speaker(id, rotator)
+            # Its keys and this secret are read when something needs them.
+            entry.is_stale = True
+            return
+        _set_server_epoch(entry, max(entry.room.server.epoch, data["epoch"]), False)
         self.take_wraps(id, entry, data["epoch"], data["wrapped_keys"])
 
-    async def _keys_changed(self, who: Principal) -> None:
+    def _keys_changed(self, who: Principal) -> None:
         for entry in self._entries.values():
             if entry.room.is_member(who):
                 entry.is_stale = True
-        if self.options.trust.is_known(who):
-            await self.directory.refresh(who)
 
     def reconsider(self, who: Principal) -> None:
         """After a tap: what waited under the key is read again."""
