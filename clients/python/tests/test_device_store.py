@@ -16,7 +16,7 @@ import pytest
 from attacker import Attacker, Victim, again, attacking, newest
 from live import TOOLS, sign_in, texts, until
 
-from blindpipe import Client, ClientOptions, Closed, FileStore, UsageError
+from blindpipe import Client, ClientOptions, Closed, FileStore, KeyUnavailable, UsageError
 from blindpipe.client import (
     CaughtUp,
     DeviceState,
@@ -24,6 +24,7 @@ from blindpipe.client import (
     StoredConsents,
     StoreOwner,
 )
+from blindpipe.client.clear import MAX_CLEAR_CHOICES, ClearChoices
 from blindpipe.client.tool_requests import ConsentKeeper
 from blindpipe.e2ee import ids
 from blindpipe.e2ee.consent import Consents, Sensitivity, Tool
@@ -89,6 +90,56 @@ async def test_a_device_goes_on_from_its_store_alone(
     assert damaged.value.__cause__ is None and damaged.value.__suppress_context__
     await FileStore(path).remove()
     assert not list(tmp_path.iterdir())
+
+
+class _FailingStore(FileStore):
+    async def save_device(self, device: DeviceState) -> None:
+        raise OSError("the disk is full")
+
+
+async def test_a_choice_to_write_in_clear_outlives_a_kill(
+    cluster: DevCluster, tmp_path: Path
+) -> None:
+    path = tmp_path / "ada"
+    ada = await cluster.user("ada", store=FileStore(path))
+    agents = [await cluster.agent(name, ada.client) for name in ("chosen", "other")]
+    chosen, other = [
+        await ada.client.open_agent(options.agent_id) for options in agents
+    ]
+    with pytest.raises(KeyUnavailable, match="choose_clear"):
+        await chosen.send("not yet")
+    await chosen.choose_clear()
+    # A program that is killed saves nothing at its end.
+    await ada.client.account.http.close()
+
+    resumed = await Client.resume(cluster.options(store=FileStore(path)))
+    await resumed.conversation(chosen.id).send("in clear")
+    with pytest.raises(KeyUnavailable, match="choose_clear"):
+        await resumed.conversation(other.id).send("not here")
+    assert await texts(resumed.conversation(chosen.id)) == ["in clear"]
+    await resumed.close()
+
+    # A choice that is not kept is none.
+    failing = await Client.resume(cluster.options(store=_FailingStore(path)))
+    with pytest.raises(OSError):
+        await failing.conversation(other.id).choose_clear()
+    with pytest.raises(KeyUnavailable, match="choose_clear"):
+        await failing.conversation(other.id).send("not here")
+    await failing.account.http.close()
+
+
+async def test_a_store_keeps_the_newest_choices_to_write_in_clear() -> None:
+    async def save() -> None:
+        stored.append(choices.store())
+
+    stored, choices = list[list[str]](), ClearChoices(save)
+    for number in range(MAX_CLEAR_CHOICES + 1):
+        await choices.choose(str(number))
+    assert stored[-1] == [str(number) for number in range(1, MAX_CLEAR_CHOICES + 1)]
+    assert "0" not in choices and "1" in choices
+    resumed = ClearChoices(save)
+    resumed.take(stored[-1])
+    assert resumed.store() == stored[-1]
 
 
 async def test_a_device_that_got_no_keys_yet_gets_them_after_a_restart(

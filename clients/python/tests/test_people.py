@@ -217,7 +217,7 @@ async def test_clear_text_goes_to_somebody_without_bp1_only_by_choice(
         conversation = await ada.client.open_agent(agent.agent_id)
         with pytest.raises(KeyUnavailable):
             await conversation.send("hello")
-        conversation.choose_clear()
+        await conversation.choose_clear()
         answer = await answer_to(ada, lambda: conversation.send("hello"))
     assert answer.text == "plain: hello"
     opened = answer.received.opened

@@ -57,7 +57,7 @@ async def test_it_speaks_clear_with_people_and_an_agent_who_choose_so(
         for mine in (group, bobs):
             with pytest.raises(KeyUnavailable):
                 await mine.send("nobody chose clear text")
-            mine.choose_clear()
+            await mine.choose_clear()
         socket = await carl.connect()
         await group.send("from Ada")
         await bobs.send("from Bob")

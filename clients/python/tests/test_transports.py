@@ -148,7 +148,7 @@ async def test_a_delivery_that_is_too_large_for_its_body_is_read_by_its_address(
         webhook = await _as_agent(options, "PUT", "/webhook", {"url": url, "secret": SECRET})
         assert webhook["status"] == "active", webhook["last_error"]
         conversation = await ada.client.open_agent(options.agent_id)
-        conversation.choose_clear()
+        await conversation.choose_clear()
         await conversation.send(long)
         await until(lambda: heard, 20)
     assert heard == [long] and told == [None]

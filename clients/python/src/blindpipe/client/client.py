@@ -204,7 +204,11 @@ class Client(SignIns, AccountCalls, Contacts):
         self._keeper.note_keys(keys)
         rotator = Rotator(self._session, keys.signer, self._on_not_given, self._on_not_rotated)
         self._parts = ConversationParts(
-            self._session, rotator, self._send_frame, self._options.searchable
+            self._session,
+            rotator,
+            self._send_frame,
+            self._keeper.clear,
+            self._options.searchable,
         )
 
     def _send_frame(self, frame: Frame) -> bool:

@@ -29,6 +29,7 @@ from ..errors import KeyUnavailable, UsageError
 from ..transport.http import Call, Http
 from ..transport.socket import Frame
 from .approvals import approval_request
+from .clear import ClearChoices
 from .rotation import Rotator
 
 
@@ -86,10 +87,10 @@ class ConversationParts:
     rotator: Rotator
     send_frame: Callable[[Frame], bool]
     """Writes to the socket of `Client.events`; false while there is none."""
+    clear: ClearChoices
+    """The conversations in which the person chose to write in clear."""
     searchable: bool = False
     """Sends tell the service keyed hashes of their words."""
-    clear_chosen: set[str] = field(default_factory=set)
-    """Conversations in clear that the person chose."""
     sending: dict[str, asyncio.Lock] = field(default_factory=dict)
     """Sends of a conversation go one after the other."""
 
@@ -113,9 +114,13 @@ class Conversation:
         now = {"epoch": server.epoch, "rotation_required": server.rotation_required}
         return cast(ConversationInfo, {**entry.info, **now})
 
-    def choose_clear(self) -> None:
-        """The person's visible choice to write in clear to somebody who does not speak `bp1`."""
-        self._parts.clear_chosen.add(self.id)
+    async def choose_clear(self) -> None:
+        """The person's visible choice to write in clear to somebody who does not speak `bp1`.
+
+        The device's store keeps it. Raises whatever a store raises that fails; then nothing is
+        chosen.
+        """
+        await self._parts.clear.choose(self.id)
 
     async def send(
         self,
@@ -194,7 +199,7 @@ class Conversation:
         """Raises `KeyUnavailable` where somebody speaks no `bp1` and nobody chose clear text."""
         session = self._parts.session
         room = (await session.load(self.id)).room
-        writing = room.writing(session.options.trust, self.id in self._parts.clear_chosen)
+        writing = room.writing(session.options.trust, self.id in self._parts.clear)
         if writing == "ask_person":
             text = "somebody here does not speak bp1; choose_clear() writes in clear"
             raise KeyUnavailable(text)
@@ -402,7 +407,7 @@ class Conversation:
             if is_sealed(message["payload"]):
                 return ReceivedMessage(message, await session.open_message(message, live), None)
             # In a conversation that was encrypted, clear text can be the server's own.
-            chosen = self.id in self._parts.clear_chosen
+            chosen = self.id in self._parts.clear
             if not chosen or await session.was_encrypted(self.id):
                 raise E2eeError("clear")
             return ReceivedMessage(message, session.clear_message(message), None)

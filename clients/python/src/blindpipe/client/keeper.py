@@ -21,6 +21,7 @@ from ..stores.device_store import (
 from ..stores.lessons import Lessons
 from ..stores.pin_store import StoredTrust
 from .account import StoredSession
+from .clear import ClearChoices
 from .devices import DeviceKeys
 from .tool_requests import ConsentKeeper
 
@@ -47,6 +48,8 @@ class Keeper:
         self._is_own = False
         # The store does not keep the newest sign-in and keys yet.
         self._is_device_due = False
+        self.clear = ClearChoices(self._save_choice)
+        """The conversations in which the person chose to write in clear."""
         self._saving = asyncio.Lock()
         # The messages of the event that is shown.
         self._shown: list[Handled] = []
@@ -73,7 +76,9 @@ class Keeper:
             raise UsageError("this store is of another person or another device")
         learned = await self._store.load(owner)
         self._is_own = True
-        self._keys = self._stored["keys"] if self._stored else None
+        if self._stored is not None:
+            self._keys = self._stored["keys"]
+            self.clear.take(self._stored.get("clear_chosen", ()))
         return learned
 
     @property
@@ -114,10 +119,17 @@ class Keeper:
             self._is_device_due = False
             try:
                 session = cast(DeviceSession, asdict(self.session))
-                await self._store.save_device({"session": session, "keys": self._keys})
+                device: DeviceState = {"session": session, "keys": self._keys}
+                if chosen := self.clear.store():
+                    device["clear_chosen"] = chosen
+                await self._store.save_device(device)
             except BaseException:
                 self._is_device_due = True
                 raise
+
+    async def _save_choice(self) -> None:
+        self._is_device_due = self._store is not None
+        await self.save_device()
 
     async def _try_save_device(self) -> bool:
         try:

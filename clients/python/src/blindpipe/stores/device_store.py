@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import Any, NamedTuple, NotRequired, Protocol, TypedDict, TypeVar
 
 from ..core.session import Handled
 from ..e2ee.consent import StoredConsents
@@ -49,11 +49,13 @@ class StoredKeys(TypedDict):
 
 
 class DeviceState(TypedDict):
-    """A sign-in, and the private keys of its device. Keep it as you keep a password."""
+    """A sign-in, the keys of its device, and choices. Keep it as you keep a password."""
 
     session: DeviceSession
     keys: StoredKeys | None
     """None before the device has keys."""
+    clear_chosen: NotRequired[list[str]]
+    """The conversations in which the person chose to write in clear: 1,000 at most."""
 
 
 class DeviceStore(Protocol):
