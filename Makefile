@@ -4,7 +4,7 @@
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web helm conformance app image image-loadtest generate schema load soak planted-bugs compare autobahn measure clean-dev toolchain
+.PHONY: help run test test-full check clients-and-chart fmt fmt-check lint docs deps advisories dist test-dist build-tests units units-slow clients clients-python clients-typescript clients-web clients-slow helm conformance app image image-loadtest generate schema load soak planted-bugs compare autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -35,7 +35,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 test: fmt-check units clients-and-chart deps ## everything that must hold, as fast as it can be shown: format, lints, tests, dependencies
 	@echo && echo "All checks passed."
 
-test-full: test units-slow docs autobahn conformance soak dist test-dist ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis, a soak of three minutes, what a release publishes
+test-full: test units-slow clients-slow docs autobahn conformance soak dist test-dist ## what takes longer as well: the slow tests, documentation, Autobahn, schemathesis, a soak of three minutes, what a release publishes
 	@echo && echo "All checks passed, the slow ones too."
 
 check: test ## the same as test
@@ -65,7 +65,7 @@ units-slow: build-tests ## the longest tests, which are marked as ignored
 	@echo "== slow tests" && $(LINTED) test --locked --workspace --test it --test cluster -- --ignored
 
 # The nodes of the clients' tests hash with the least work, as those of the server's tests do.
-clients-typescript clients-web clients-python: export QUICK_HASHES := true
+clients-typescript clients-web clients-python clients-slow: export QUICK_HASHES := true
 
 # Python's tests and the chart's wait for most of their time, so they run beside TypeScript's. Each prints when it ends.
 clients-and-chart:
@@ -90,6 +90,11 @@ clients-python: toolchain
 $(PYTHON_ENV)/installed.txt: clients/python/requirements-dev.txt
 	@cmp -s $< $@ || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $< && cp $< $@; }
+
+clients-slow: toolchain ## the longest tests of the clients
+	@echo "== slow tests of the clients"
+	@if [ -n "$(PYTHON)" ]; then $(MAKE) $(PYTHON_ENV)/installed.txt && $(LINTED) build --locked --workspace \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m pytest -q -m slow; fi
 
 clients-typescript: toolchain
 	@echo "== clients: TypeScript"

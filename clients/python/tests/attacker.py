@@ -169,6 +169,43 @@ async def attacking(cluster: DevCluster, node: int = 1) -> AsyncIterator[Attacke
         await runner.cleanup()
 
 
+class Frozen:
+    """An attacker whose answers about some paths wait, and the acknowledgements that passed it."""
+
+    def __init__(self, attacker: Attacker) -> None:
+        self.paths: tuple[str, ...] = ()
+        self.is_read, self._may_go_on = asyncio.Event(), asyncio.Event()
+        self._attacker = attacker
+        self._acked = [0]
+        attacker.before, attacker.on_client_frame = self._before, self._note
+
+    async def _before(self, _method: str, path: str) -> None:
+        if path.startswith(self.paths):
+            self.is_read.set()
+            await self._may_go_on.wait()
+
+    def _note(self, frame: Frame) -> Frame:
+        if frame["type"] == "ack":
+            self._acked.append(_number(frame["cursor"]))
+        return frame
+
+    @property
+    def acked(self) -> int:
+        """The number of the last event that was acknowledged."""
+        return max(self._acked)
+
+    def number_of(self, name: str) -> int:
+        """The number of the newest event of this name."""
+        return _number(newest(self._attacker, name)["cursor"])
+
+    def thaw(self) -> None:
+        self._may_go_on.set()
+
+
+def _number(cursor: str) -> int:
+    return int(cursor.rpartition("-")[2])
+
+
 class Victim:
     """The things that a client behind an attacker was told, and what it took for said."""
 

@@ -8,52 +8,14 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from attacker import Attacker, Victim, attacked_agent, attacked_person, attacking, newest
+from attacker import Frozen, Victim, attacked_agent, attacked_person, attacking
 from live import sign_in, until
 
 from blindpipe import Conversation
 from blindpipe.client import CaughtUp, Client, MessageEvent
 from blindpipe.testing import DevCluster, TestUser
-from blindpipe.transport.socket import Frame
 
 OTHERS = [f"other {number}" for number in range(20)]
-
-
-class Frozen:
-    """An attacker whose answers about some paths wait, and the acknowledgements that passed it."""
-
-    def __init__(self, attacker: Attacker) -> None:
-        self.paths: tuple[str, ...] = ()
-        self.is_read, self._may_go_on = asyncio.Event(), asyncio.Event()
-        self._attacker = attacker
-        self._acked = [0]
-        attacker.before, attacker.on_client_frame = self._before, self._note
-
-    async def _before(self, _method: str, path: str) -> None:
-        if path.startswith(self.paths):
-            self.is_read.set()
-            await self._may_go_on.wait()
-
-    def _note(self, frame: Frame) -> Frame:
-        if frame["type"] == "ack":
-            self._acked.append(_number(frame["cursor"]))
-        return frame
-
-    @property
-    def acked(self) -> int:
-        """The number of the last event that was acknowledged."""
-        return max(self._acked)
-
-    def number_of(self, name: str) -> int:
-        """The number of the newest event of this name."""
-        return _number(newest(self._attacker, name)["cursor"])
-
-    def thaw(self) -> None:
-        self._may_go_on.set()
-
-
-def _number(cursor: str) -> int:
-    return int(cursor.rpartition("-")[2])
 
 
 def _of_keys(user: TestUser, *conversations: Conversation) -> tuple[str, ...]:

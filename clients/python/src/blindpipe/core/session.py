@@ -545,7 +545,9 @@ class Session:
         for each in handled:
             kept = kept_message(each.sender, each.client_message_id, each.at)
             found.setdefault(each.conversation_id, bytearray()).extend(kept)
-        self._handled.update((id, bytes(names)) for id, names in found.items())
+        for id in list(found):
+            # One after the other, so that no two copies of all are in memory.
+            self._handled[id] = bytes(found.pop(id))
 
     def is_remembered(self, conversation_id: str, sender: Principal, id: str) -> bool:
         """Whether a sealed message with this id is known, such as that which ends a stream."""
