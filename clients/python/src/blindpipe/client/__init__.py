@@ -45,6 +45,7 @@ from .events import (
     TypingEvent,
 )
 from .options import ClientOptions
+from .passkeys import Authenticator
 from .sessions import Sessions
 from .timeline import Reactions, TimelineItem, timeline
 from .tool_requests import ConsentStore, ToolRequest
@@ -54,6 +55,7 @@ __all__ = [
     "Agents",
     "Approval",
     "ApprovalRequest",
+    "Authenticator",
     "CaughtUp",
     "CheckpointEvent",
     "Client",

@@ -24,7 +24,6 @@ from ..transport.socket import Frame
 from .account import Account, StoredSession
 from .agents import Agents
 from .approvals import ApprovalRequest, approval_request
-from .calls import AccountCalls
 from .contacts import Contacts
 from .conversation import Conversation, ConversationParts
 from .devices import DeviceKeys, Devices
@@ -33,9 +32,9 @@ from .events import ClientEvent, MessageEvent, OtherEvent, ToolRequestEvent
 from .feed import Feed
 from .keeper import Keeper
 from .options import ClientOptions
+from .passkeys import Passkeys
 from .rotation import NotGiven, Rotator
 from .sessions import Sessions
-from .sign_ins import SignIns
 from .tool_requests import ConsentKeeper, ToolRequest
 
 FIRST_READ_WAIT_MS: Final = 1_000
@@ -44,7 +43,7 @@ ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
 """A removed device may know the secrets of the conversations that were active in this time."""
 
 
-class Client(SignIns, AccountCalls, Contacts):
+class Client(Passkeys, Contacts):
     """A signed-in person on one device. `async with` closes it."""
 
     def __init__(self, options: ClientOptions) -> None:
