@@ -21,11 +21,13 @@ from attacker import (
     changed,
     flipped,
     is_message,
+    newest,
 )
 from live import (
     MANIFEST,
     TOOLS,
     answer_to,
+    collect,
     decide_until_answered,
     executing,
     grant,
@@ -33,8 +35,8 @@ from live import (
     until,
 )
 
-from blindpipe import Agent, ApiError, CallResult, Context, NotApproved, ToolRequest
-from blindpipe.client import Sensitivity, StoredConsents, Tool
+from blindpipe import Agent, ApiError, CallResult, Context, NotApproved, ToolRequest, UsageError
+from blindpipe.client import Sensitivity, StoredConsents, Tool, ToolRequestEvent
 from blindpipe.e2ee.consent import Consents
 from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
@@ -324,6 +326,53 @@ async def _asking(
     async with running(agent):
         await owner.client.open_agent(agent.agent_id)
         yield agent
+
+
+async def _request(user: TestUser, act: Callable[[], Awaitable[object]]) -> ToolRequest:
+    """The first tool request after `act`."""
+    events = await collect(user, act, lambda all: isinstance(all[-1], ToolRequestEvent))
+    assert isinstance(events[-1], ToolRequestEvent)
+    return events[-1].request
+
+
+async def test_a_request_to_another_person_is_neither_run_nor_remembered(
+    cluster: DevCluster,
+) -> None:
+    bob, results = await cluster.user("bob", tools=TOOLS), list[CallResult]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", Victim(), tools=TOOLS) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        agent = Agent(options)
+        _asks_for_mails(agent, results)
+        async with running(agent):
+            for person in (ada, bob):
+                await person.client.open_agent(agent.agent_id)
+            group = await ada.client.open_group([bob.client.user_id])
+            await group.add_agent(agent.agent_id, "all")
+            bobs = bob.client.conversation(group.id)
+            await grant(bob, bobs, options)
+            asked = await _request(bob, lambda: bobs.send("a mail, please"))
+
+            async def show() -> None:
+                # Ada can read it, since she is a member.
+                frame = again(newest(attacker, "message.created"), 100)
+                told = {"event": "artifact_request", "data": asked.call}
+                await attacker.push({**frame, **told, "conversation_id": group.id})
+
+            shown = await _request(ada, show)
+            assert await shown.decide() == "unable"
+            await shown.approve()
+            ran = list[str]()
+            with pytest.raises(NotApproved):
+                await shown.execute(lambda tool, _mail: ran.append(tool))
+            with pytest.raises(UsageError):
+                await shown.remember()
+            await asked.deny()
+            await until(lambda: results)
+    assert ran == [] and [result.status for result in results] == ["denied"]
+    await bob.client.close()
 
 
 async def test_an_answer_counts_for_its_question_and_from_the_person_who_was_asked(

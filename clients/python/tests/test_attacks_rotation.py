@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from attacker import Attacker, Victim, attacked_person, attacking
-from live import sign_in, texts
+from live import MANIFEST, TOOLS, answer_to, collect, grant, running, sign_in, texts
 
-from blindpipe import Client, Conversation, Hooks, KeyUnavailable
-from blindpipe.client import DeviceKeys, EpochMarks
+from blindpipe import Agent, Client, Context, Conversation, Hooks, KeyUnavailable
+from blindpipe.client import DeviceKeys, EpochMarks, ToolRequestEvent
 from blindpipe.testing import DevCluster, TestUser
 
 
@@ -175,3 +175,52 @@ async def test_age_alone_stops_nobody_for_ten_minutes(
         _allow(attacker)
         await direct.send("fourth, with a fresh secret")
         assert len(await texts(bob.client.conversation(direct.id))) == 4
+
+
+async def test_nothing_runs_whose_answer_could_not_be_sealed(cluster: DevCluster) -> None:
+    victim, claims, runs = _Refusals(), list[str](), list[str]()
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "ada", victim, tools=TOOLS) as ada,
+    ):
+        options = await cluster.agent("asker", ada.client, manifest=MANIFEST)
+        agent = Agent(options)
+
+        @agent.on("message")
+        async def ask(ctx: Context) -> None:
+            result = await ctx.call("send_email", "notification:send", {})
+            await ctx.reply(f"it was {result.status}")
+
+        async with running(agent):
+            conversation = await ada.client.open_agent(agent.agent_id)
+            await grant(ada, conversation, options)
+            phone = await sign_in(cluster, ada, "phone")
+            await phone.devices.restore(ada.protection_password)
+            events = await collect(
+                ada,
+                lambda: conversation.send("a mail, please"),
+                lambda all: isinstance(all[-1], ToolRequestEvent),
+            )
+            assert isinstance(events[-1], ToolRequestEvent)
+            request = events[-1].request
+            _refuse(attacker, 429)
+            await ada.client.devices.revoke("phone")
+
+            def on_path(path: str) -> str:
+                claims.extend([path] if path.endswith("/claim") else [])
+                return path
+
+            attacker.on_path = on_path
+            await request.approve()
+            with pytest.raises(KeyUnavailable):
+                await request.execute(lambda tool, _mail: runs.append(tool))
+            with pytest.raises(KeyUnavailable):
+                await request.deny()
+            assert runs == claims == []
+            # It is still approved, and still this device's to run.
+            _allow(attacker)
+            answer = await answer_to(
+                ada, lambda: request.execute(lambda tool, _mail: runs.append(tool))
+            )
+        assert answer.text == "it was executed" and runs == ["send_email"] and len(claims) == 1
+        await phone.close()
