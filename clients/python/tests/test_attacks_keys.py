@@ -189,7 +189,7 @@ async def test_a_person_goes_back_to_no_old_epoch(cluster: DevCluster, ada: Test
             marks=bob.client.session.marks(),
             pins=bob.client.trust.store(),
         )
-        again_here.devices.hold(DeviceKeys(_signer(bob)))
+        again_here.devices.use_keys(DeviceKeys(_signer(bob)))
         _back_to(attacker, conversation.id, old)
         with pytest.raises(BlindpipeError):
             await again_here.conversation(conversation.id).send("under the old secret?")

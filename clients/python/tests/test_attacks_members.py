@@ -188,7 +188,7 @@ async def test_a_member_whom_the_server_adds_while_the_client_is_off_is_named_fi
         kept |= {"url": attacker.url, "ssl_context": None, "hooks": victim.hooks}
         again_here = await sign_in(cluster, ada, ada.client.account.device_id, **kept)
         if not has_store:
-            again_here.devices.hold(DeviceKeys(signer))
+            again_here.devices.use_keys(DeviceKeys(signer))
         await again_here.conversation(lie.conversation_id).send("for members")
         await again_here.close()
     named = victim.notices.index(("member_added", mallory))

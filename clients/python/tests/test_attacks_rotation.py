@@ -142,7 +142,7 @@ async def test_a_secret_that_is_due_for_a_revocation_seals_nothing_after_a_resta
             pins=ada.client.trust.store(),
             marks=marks,
         )
-        again.devices.hold(DeviceKeys(session.options.signer))
+        again.devices.use_keys(DeviceKeys(session.options.signer))
         direct = again.conversation(direct.id)
         with pytest.raises(KeyUnavailable):
             await direct.send("still to the phone?")

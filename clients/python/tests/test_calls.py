@@ -25,7 +25,7 @@ async def test_a_sign_in_goes_on_after_a_restart(cluster: DevCluster, ada: TestU
 
     options = cluster.options(on_session=kept.append)
     again = await Client.resume(options, kept[-1])
-    again.devices.hold(keys)
+    again.devices.use_keys(keys)
     assert (again.user_id, again.account.device_id) == (ada.client.user_id, "laptop")
     assert await texts(again.conversation(conversation.id)) == ["before"]
     # A renewal replaces the stored one, and a logout ends it.

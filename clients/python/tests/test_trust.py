@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
 
 from blindpipe import Agent, Context
 from blindpipe.client import CaughtUp, DeviceKeys
@@ -89,7 +88,7 @@ async def test_a_device_that_nobody_introduced_waits_for_a_tap(
 
 async def test_a_device_goes_on_with_what_it_kept(cluster: DevCluster, bob: TestUser) -> None:
     learned: list[None] = []
-    ada = await cluster.user("ada", device_id="laptop", on_learned=lambda: learned.append(None))
+    ada = await cluster.user("ada", device_id="laptop", on_trust_changed=lambda: learned.append(None))
     conversation = await ada.client.open_direct(bob.client.user_id)
     await conversation.send("kept")
     assert learned, "there was something to keep"
@@ -99,7 +98,7 @@ async def test_a_device_goes_on_with_what_it_kept(cluster: DevCluster, bob: Test
     pins = ada.client.trust.store()
     await ada.client.close()
     again = await sign_in(cluster, ada, "laptop", node=1, pins=pins, marks=marks)
-    again.devices.hold(keys)
+    again.devices.use_keys(keys)
     kept = again.conversation(conversation.id)
     assert (await anext(aiter(kept.history()))).text == "kept"
     pin = again.trust.pin(bob.client.me, _key_of(bob))
@@ -119,7 +118,7 @@ async def test_a_link_that_is_followed_is_told_to_the_store(
     cluster: DevCluster, bob: TestUser
 ) -> None:
     learned: list[None] = []
-    ada = await cluster.user("ada", on_learned=lambda: learned.append(None))
+    ada = await cluster.user("ada", on_trust_changed=lambda: learned.append(None))
     options = await cluster.agent("linked", bob.client)
     key_id = options.keys()[0].keys().key_id.hex()
     learned.clear()

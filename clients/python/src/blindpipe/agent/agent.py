@@ -207,7 +207,11 @@ class Agent:
         return dict((await self._http.call(call)).body)
 
     async def trust(self, type: Kind, id: str, key_id: str) -> None:
-        """The tap: a person behind this agent takes the key for that principal's."""
+        """Accepts a key that waits: a person behind this agent takes it for that principal's.
+
+        `key_id` has 32 digits of hex, as the hook `key_changed` names it. Raises `UsageError` for a
+        key that was never shown, and `OSError` if the store cannot be read.
+        """
         running = await self._start()
         # Another process may have seen the key.
         if not await running.lessons.enter(None):
@@ -216,7 +220,7 @@ class Agent:
         if not running.trust.confirm(who, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown")
         running.parts.session.reconsider(who)
-        running.parts.session.options.on_learned()
+        running.parts.session.options.on_trust_changed()
         await running.lessons.save()
 
     def run(

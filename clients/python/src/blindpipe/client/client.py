@@ -140,7 +140,7 @@ class Client(Passkeys, Contacts):
         """Goes on with the sign-in of an earlier run, which the `store` has kept.
 
         Raises `Closed` if it has ended, or if there is none. Without a store, `session` is what
-        `on_session` has kept, and `devices.hold` takes the keys of that run.
+        `on_session` has kept, and `devices.use_keys` takes the keys of that run.
         """
         client = await cls.resume_offline(options, session)
         async with client._closed_by_failure():
@@ -194,7 +194,7 @@ class Client(Passkeys, Contacts):
     def _hold_keys(self, keys: DeviceKeys) -> None:
         self._warn_without_store()
         opening = keys.opening
-        self.trust.hold(key.key_id for key in opening)
+        self.trust.add_own(key.key_id for key in opening)
         before, self._session = self._session, self._make_session(keys)
         if before is not None:
             self._session.take_from(before)
@@ -236,14 +236,14 @@ class Client(Passkeys, Contacts):
                 self._marks,
                 False,
                 self._on_notice,
-                self._on_learned,
+                self._on_trust_changed,
                 on_handled=self._keeper.showing,
             )
         )
 
-    def _on_learned(self) -> None:
+    def _on_trust_changed(self) -> None:
         self._keeper.soon()
-        self._options.on_learned()
+        self._options.on_trust_changed()
 
     def _on_notice(self, notice: Notice, conversation_id: str | None) -> None:
         self._hooks.call(

@@ -1,4 +1,4 @@
-"""The keys of others: the tap, the digits to compare, and what was compared."""
+"""The keys of others: those that a person accepts, digits to compare, and what was compared."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ class Contacts:
     def _on_notice(self, notice: Notice, conversation_id: str | None) -> None:
         raise NotImplementedError
 
-    def _on_learned(self) -> None:
+    def _on_trust_changed(self) -> None:
         raise NotImplementedError
 
     def confirm(self, principal: Principal, key_id: str) -> None:
-        """The tap: this person takes the key for that principal's."""
+        """Accepts a key that waits: this person takes it for that principal's.
+
+        `key_id` has 32 digits of hex, as the hook `key_changed` names it. Raises `UsageError` for a
+        key that was never shown.
+        """
         if not self.trust.confirm(principal, bytes.fromhex(key_id), now_ms()):
             raise UsageError("this key was never shown")
         self._reconsider(principal)
@@ -52,10 +56,10 @@ class Contacts:
         self._compared(principal, notices)
 
     def verify_key(self, principal: Principal, key_id: str) -> None:
-        """People have compared this key alone, for example by its id.
+        """People have compared this key alone, for example by its id, which has 32 digits of hex.
 
         All other keys of theirs wait from now on, but for those that it introduced. The hook
-        `key_changed` names them.
+        `key_changed` names them. Raises `UsageError` for a key that was never shown, or is retired.
         """
         notices = self.trust.verify(principal, bytes.fromhex(key_id), now_ms())
         if notices is None:
@@ -69,7 +73,7 @@ class Contacts:
 
     def _reconsider(self, principal: Principal) -> None:
         self.session.reconsider(principal)
-        self._on_learned()
+        self._on_trust_changed()
 
     async def safety_number(self, principal: Principal) -> str:
         """60 digits to compare with somebody: of all accepted keys of both.

@@ -136,7 +136,7 @@ class Devices:
         """
         await self._consents.withdraw(ids.principal("agent", agent_id), scope)
 
-    def hold(self, keys: DeviceKeys) -> None:
+    def use_keys(self, keys: DeviceKeys) -> None:
         """Goes on with keys that an earlier run has kept. A `store` gives its own back."""
         self._on_keys(keys)
 

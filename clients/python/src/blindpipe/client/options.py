@@ -35,7 +35,7 @@ class ClientOptions:
     """Pins of an earlier run."""
     marks: Mapping[str, EpochMarks] = field(default_factory=dict)
     """Marks of an earlier run."""
-    on_learned: Callable[[], None] = lambda: None
+    on_trust_changed: Callable[[], None] = lambda: None
     """Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now."""
     on_session: Callable[[StoredSession], None] = lambda session: None
     """The sign-in, or its renewal: keep it, and `Client.resume` goes on with it."""

@@ -42,12 +42,12 @@ class Directory:
         http: Http,
         trust: Trust,
         on_notice: Callable[[Notice], None],
-        on_learned: Callable[[], None],
+        on_trust_changed: Callable[[], None],
     ) -> None:
         self._http = http
         self._trust = trust
         self._on_notice = on_notice
-        self._on_learned = on_learned
+        self._on_trust_changed = on_trust_changed
         # Whether the server answers all members at once; None until it was asked.
         self._has_recipients: bool | None = None
         # The reads in the order in which they began, and how many of them are under way.
@@ -166,7 +166,7 @@ class Directory:
             keys = [key if key.schemes else replace(key, schemes=("bp1",)) for key in keys]
         for notice in self._trust.directory(of, keys, now_ms()):
             self._on_notice(notice)
-        self._on_learned()
+        self._on_trust_changed()
 
 
 def _directory_key(shown: JsonObject) -> DirectoryKey:

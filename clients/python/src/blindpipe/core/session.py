@@ -111,7 +111,7 @@ class SessionOptions:
     allows_clear: bool
     """An agent's developer takes clear text."""
     on_notice: OnNotice
-    on_learned: Callable[[], None] = _nobody
+    on_trust_changed: Callable[[], None] = _nobody
     """Pins or marks have changed, which a store keeps."""
     max_age_ms: int | None = None
     """An agent's bound for the age of messages."""
@@ -144,8 +144,8 @@ class Session:
 
     def __init__(self, options: SessionOptions) -> None:
         self.options = options
-        learned = options.on_learned
-        self.directory = Directory(options.http, options.trust, self._on_key_notice, learned)
+        changed = options.on_trust_changed
+        self.directory = Directory(options.http, options.trust, self._on_key_notice, changed)
         self._entries = WeakValueDictionary[str, Entry]()
         self._recent: dict[str, Entry] = {}
         # Of rooms that are not in memory: their marks, and the messages that were handled.
@@ -179,7 +179,7 @@ class Session:
     def _put_marks(self, id: str, marks: EpochMarks) -> None:
         self._marks.put(id, marks.store())
         self._changed.add(id)
-        self.options.on_learned()
+        self.options.on_trust_changed()
 
     @property
     def has_keys(self) -> bool:
@@ -425,7 +425,7 @@ class Session:
                 entry.is_stale = True
 
     def reconsider(self, who: Principal) -> None:
-        """After a tap: what waited under the key is read again."""
+        """After a key was accepted: what waited under it is read again."""
         for entry in self._entries.values():
             if entry.room.is_member(who):
                 entry.room.keys_changed(who)

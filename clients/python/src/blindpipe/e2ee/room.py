@@ -263,7 +263,7 @@ class Room:
         return self._members is not None and who in self._members
 
     def keys_changed(self, of: Principal) -> None:
-        """The keys of somebody changed, in the directory or by a tap."""
+        """The keys of somebody changed, in the directory or by a person."""
         self._changed |= self.is_member(of)
 
     def wrap(

@@ -60,6 +60,7 @@ class Notice:
 
 
 def in_order(notices: Iterable[Notice]) -> list[Notice]:
+    """By kind, whom they concern, and key: the same order in every language."""
     return sorted(notices, key=lambda n: (n.kind, n.about, n.key or b""))
 
 
@@ -86,8 +87,8 @@ class Trust:
         self._packed = Texts.of(stored["principals"] if stored else {})
         self._changed: set[Principal] = set()
 
-    def hold(self, keys: Iterable[bytes]) -> None:
-        """Keys that this client got since."""
+    def add_own(self, keys: Iterable[bytes]) -> None:
+        """Adds the ids of keys that this client got since."""
         self._own.update(keys)
 
     def store(self) -> StoredPins:
@@ -153,6 +154,7 @@ class Trust:
         return self._of(principal)
 
     def pin(self, of: Principal, key: bytes) -> Pin | None:
+        """What is known of a key, by its id of 16 bytes; None if it was never shown."""
         pins = self._find(of)
         return pins.keys.get(key) if pins else None
 
@@ -193,7 +195,7 @@ class Trust:
         return in_order(notices)
 
     def _retire(self, of: Principal, listed: _Listed, notices: list[Notice], now: int) -> None:
-        """Marks keys that left the list. A key that comes back stays retired until a tap."""
+        """Marks keys that left the list. One that comes back stays retired until it is accepted."""
         shown = {key_id: key for key_id, _, key in listed}
         for key_id, pin in self._of(of).keys.items():
             key, before = shown.get(key_id), pin.retired
@@ -284,7 +286,7 @@ class Trust:
                 notices.append(Notice(NoticeKind.WAITING_KEY, of, key_id))
 
     def confirm(self, of: Principal, key: bytes, now: int) -> bool:
-        """A person's tap: the key is accepted, and comes back if it was retired."""
+        """A person accepts the key, and it comes back if it was retired. False if it is unknown."""
         pin = self.pin(of, key)
         if pin is None:
             return False
@@ -348,7 +350,7 @@ class Trust:
         if not pins.keys:
             return []
         notices = _follow(agent, pins, now, is_news=True)
-        # A link that is followed again takes back no tap.
+        # A link that is followed again takes back no acceptance.
         if is_new and pins.linked is not None:
             notices += _hold_back(agent, pins, now)
         return in_order(notices)
