@@ -212,6 +212,7 @@ class Asked:
 
     @classmethod
     def of(cls, conversation: bytes, agent: bytes, request: Request, content: bytes) -> Asked:
+        """The question of a request that an agent has sealed, with the bytes of its content."""
         return cls(request.asked, request.digest(conversation, agent, content))
 
     def prove(self, room: Room, trust: Trust, incoming: Incoming, now: int) -> Shown:

@@ -49,6 +49,7 @@ class Message:
     by_users = by_agents = True
 
     def context(self) -> bytes:
+        """The bytes that bind an envelope to this place."""
         return self.client_message_id + (self.in_reply_to or bytes(16))
 
 
@@ -67,6 +68,7 @@ class Delta:
     by_users, by_agents = False, True
 
     def context(self) -> bytes:
+        """The bytes that bind an envelope to this place."""
         return prefixed(self.stream_id) + u64(self.n)
 
 
@@ -84,6 +86,7 @@ class Request:
     by_users, by_agents = False, True
 
     def context(self) -> bytes:
+        """The bytes that bind an envelope to this place."""
         fields = (self.request_id, self.tool, self.scope, self.device_id or "")
         return self.asked + b"".join(map(prefixed, fields))
 
@@ -106,6 +109,7 @@ class Response:
     by_users, by_agents = True, False
 
     def context(self) -> bytes:
+        """The bytes that bind an envelope to this place."""
         fields = (self.request_id, self.status, self.reason or "")
         return self.digest + b"".join(map(prefixed, fields))
 
@@ -156,10 +160,12 @@ class Header:
 
     @property
     def salt(self) -> bytes:
+        """The 16 bytes that make the keys of each envelope others."""
         return self.raw[40:56]
 
     @property
     def commitment(self) -> bytes:
+        """The 32 bytes that bind an envelope to one key."""
         return self.raw[56:88]
 
     def _message_key(self, key: EpochKey) -> bytes:

@@ -29,11 +29,13 @@ class EpochKey:
 
     @classmethod
     def new(cls, conversation: bytes, epoch: int, secret: Secret) -> EpochKey:
+        """The secret of an epoch (from 1) of a conversation, whose id has 16 bytes."""
         info = label("epoch-id") + conversation + u32(epoch)
         return cls(conversation, epoch, hkdf(secret.expose(), b"", info, 16), secret)
 
     @classmethod
     def random(cls, conversation: bytes, epoch: int) -> EpochKey:
+        """A fresh secret, as `new` takes it."""
         return cls.new(conversation, epoch, Secret.random())
 
     def everyone(self) -> Secret | None:

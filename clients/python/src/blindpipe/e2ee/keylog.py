@@ -18,6 +18,7 @@ class ListedKey:
     schemes: Sequence[str] = ()
 
     def entry(self) -> bytes:
+        """The bytes of this key in the hash of its list."""
         schemes = prefixed(",".join(sorted(self.schemes, key=str.encode)))
         keys = self.keys.public_key + self.keys.signing_public_key
         return prefixed(self.device_id or "") + keys + schemes

@@ -46,23 +46,28 @@ class Principal:
 
     @classmethod
     def user(cls, id: bytes) -> Principal:
+        """The user with this id of 16 bytes, else `malformed`."""
         return cls(Kind.USER, id)
 
     @classmethod
     def agent(cls, id: bytes) -> Principal:
+        """The agent with this id of 16 bytes, else `malformed`."""
         return cls(Kind.AGENT, id)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Principal:
+        """Reads what `to_bytes` has written, else raises `malformed`."""
         if len(data) != 17 or data[0] not in (1, 2):
             raise E2eeError("malformed")
         return cls(Kind(data[0]), data[1:])
 
     def to_bytes(self) -> bytes:
+        """The kind in one byte, and the id: 17 bytes."""
         return bytes([self.kind]) + self.id
 
     @property
     def is_user(self) -> bool:
+        """Whether it is a person, and no agent."""
         return self.kind == Kind.USER
 
 
@@ -78,6 +83,7 @@ class Secret:
 
     @classmethod
     def random(cls) -> Secret:
+        """Fresh bytes of the system."""
         return cls(os.urandom(32))
 
     def expose(self) -> bytes:
@@ -192,9 +198,11 @@ class PrivateKeys:
 
     @classmethod
     def random(cls) -> PrivateKeys:
+        """Fresh keys for a device."""
         return cls(Secret.random(), Secret.random())
 
     def sign(self, text: bytes) -> bytes:
+        """The Ed25519 signature: 64 bytes."""
         return self._signing.sign(text)
 
 
@@ -206,9 +214,11 @@ class AgentKey:
 
     @classmethod
     def random(cls) -> AgentKey:
+        """A fresh seed."""
         return cls(Secret.random())
 
     def keys(self) -> PrivateKeys:
+        """The private keys that follow from the seed."""
         def derive(name: str) -> Secret:
             return Secret(hkdf(self.seed.expose(), b"", label(name), 32))
 
@@ -255,6 +265,7 @@ def _introduction(owner: Principal, device_id: str | None, new: PublicKeys) -> b
 def introduce(
     by: PrivateKeys, owner: Principal, device_id: str | None, new: PublicKeys
 ) -> bytes:
+    """The signature (64 bytes) by which a device accepts a new key of its owner."""
     return by.sign(_introduction(owner, device_id, new))
 
 
