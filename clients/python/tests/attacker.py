@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType, web
-from live import MANIFEST, running, until
+from live import MANIFEST, cursor_number, running, until
 
 from blindpipe import Agent, AgentOptions, Client, Hooks
 from blindpipe.client import ClientEvent, OtherEvent
@@ -186,7 +186,7 @@ class Frozen:
 
     def _note(self, frame: Frame) -> Frame:
         if frame["type"] == "ack":
-            self._acked.append(_number(frame["cursor"]))
+            self._acked.append(cursor_number(frame["cursor"]))
         return frame
 
     @property
@@ -196,14 +196,10 @@ class Frozen:
 
     def number_of(self, name: str) -> int:
         """The number of the newest event of this name."""
-        return _number(newest(self._attacker, name)["cursor"])
+        return cursor_number(newest(self._attacker, name)["cursor"])
 
     def thaw(self) -> None:
         self._may_go_on.set()
-
-
-def _number(cursor: str) -> int:
-    return int(cursor.rpartition("-")[2])
 
 
 class Victim:

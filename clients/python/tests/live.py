@@ -193,14 +193,59 @@ def example(name: str) -> list[str | Path]:
     return [sys.executable, ROOT / f"examples/python/{name}.py"]
 
 
-async def grant(user: TestUser, conversation: Conversation, options: AgentOptions) -> None:
-    """The agent asks for the scope of `MANIFEST`, and the person approves."""
+def agent_http(options: AgentOptions, url: str | None = None) -> Http:
+    """Calls in an agent's name; at `url`, those of an attacker without TLS."""
 
     async def token() -> str:
         return options.token
 
-    hooks = HookCaller(None, options.logger)
-    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
+    hooks = HookCaller(options.hooks, options.logger)
+    context = options.ssl_context if url is None else None
+    return Http(url or options.url, hooks, token, ssl_context=context)
+
+
+def cursor_number(cursor: str) -> int:
+    """The number of an event in its inbox."""
+    return int(cursor.rpartition("-")[2])
+
+
+class Program:
+    """A process, and the lines that it has written."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.has_written = asyncio.Event()
+
+    async def listen(self, written: asyncio.StreamReader) -> None:
+        """Reads until its end."""
+        async for line in written:
+            self.lines.append(line.decode().rstrip("\n"))
+            self.has_written.set()
+
+
+@asynccontextmanager
+async def program(name: str, env: dict[str, str], *arguments: str | Path) -> AsyncIterator[Program]:
+    """Runs a program of this folder for the time of a block, and kills it."""
+    command = [sys.executable, Path(__file__).with_name(name), *arguments]
+    source = {"PYTHONPATH": str(ROOT / "clients/python/src")}
+    child = await asyncio.create_subprocess_exec(
+        *command, env=env | source, stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    run = Program()
+    listening = asyncio.create_task(run.listen(child.stdout))
+    try:
+        yield run
+        assert child.returncode is None, "the program has ended by itself"
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await asyncio.gather(child.wait(), listening)
+
+
+async def grant(user: TestUser, conversation: Conversation, options: AgentOptions) -> None:
+    """The agent asks for the scope of `MANIFEST`, and the person approves."""
+    http = agent_http(options)
     scopes = ["notification:send"]
     body: dict[str, Any] = {"conversation_id": conversation.id, "scopes": scopes}
     if (await conversation.info())["type"] == "group":

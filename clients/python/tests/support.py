@@ -1,4 +1,4 @@
-"""Reads the vectors; bytes are hex."""
+"""Reads the vectors, whose bytes are hex, and makes entries of stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from blindpipe.e2ee import E2eeError, EpochKey, Principal, PrivateKeys, PublicKeys, Secret
 from blindpipe.e2ee.envelope import Delta, Message, Place, Request, Response
+from blindpipe.e2ee.pins import StoredPrincipal
+from blindpipe.stores.pin_store import StoredTrust
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 Json = dict[str, Any]
@@ -69,3 +71,10 @@ def place(case: Json) -> Place:
 
 def refused(reason: str) -> Any:
     return pytest.raises(E2eeError, match=f"^{reason}$")
+
+
+def stored_trust(*names: str, **marks: int) -> StoredTrust:
+    """What a store is given: pins of these names without a key, and marks with these epochs."""
+    entry: StoredPrincipal = {"speaks": True, "linked": None, "keys": []}
+    epochs = {id: {"epoch": epoch, "time": 7} for id, epoch in marks.items()}
+    return {"pins": {"principals": dict.fromkeys(names, entry)}, "marks": epochs}  # type: ignore[typeddict-item]

@@ -20,7 +20,6 @@ from attacker import (
     attacking,
     changed,
     flipped,
-    is_message,
     newest,
 )
 from live import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacker import Attacker, Victim, again, attacking, newest
+from attacker import Attacker, again, attacking, newest
 from live import TOOLS, sign_in, texts, until
 
 from blindpipe import Client, ClientOptions, Closed, FileStore, KeyUnavailable, UsageError

@@ -18,7 +18,7 @@ from blindpipe.hooks import Hooks
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.acks import ACK_INTERVAL_SECONDS, Acks
 from blindpipe.transport.socket import Frame
-from live import answer_to, running, until
+from live import answer_to, cursor_number, running, until
 
 ROTATIONS = 3
 
@@ -41,23 +41,19 @@ class Store:
         return marks["epoch"] if marks else 0
 
 
-def _number(cursor: str) -> int:
-    return int(cursor.rpartition("-")[2])
-
-
 def _watch_acks(attacker: Attacker, transport: str, on_ack: Callable[[int], None]) -> None:
     """Tells the number of each acknowledgement as the server gets it."""
 
     def on_client_frame(frame: Frame) -> Frame:
         if frame["type"] == "ack":
-            on_ack(_number(frame["cursor"]))
+            on_ack(cursor_number(frame["cursor"]))
         return frame
 
     def on_path(path: str) -> str:
         # The cursor of a poll is what it acknowledges.
         for cursor in parse_qs(urlsplit(path).query).get("cursor", ()):
             if "/messages/poll" in path:
-                on_ack(_number(cursor))
+                on_ack(cursor_number(cursor))
         return path
 
     if transport == "poll":

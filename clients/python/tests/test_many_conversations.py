@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from attacker import Frozen, attacking
-from live import ROOT, environment, until
+from live import Program, environment, program, until
 
 from blindpipe import Conversation, FilePins, FileStore
 from blindpipe.core.session import Handled
@@ -26,7 +23,6 @@ CONVERSATIONS = 100_000
 MAX_START_SECONDS = 5.0
 """Of the process's own work, from its begin until it has heard all that waited."""
 MAX_MEGABYTES = 200
-PROGRAM = Path(__file__).with_name("crowded.py")
 OTHERS = [f"other {number}" for number in range(20)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.limit(300)]
@@ -41,40 +37,15 @@ class Line:
     megabytes: int
     text: str
 
-
-class Program:
-    """The program, and what it has written."""
-
-    def __init__(self) -> None:
-        self.lines: list[Line] = []
-
-    @property
-    def heard(self) -> list[str]:
-        return [line.text for line in self.lines if line.what == "heard"]
-
-    async def listen(self, written: asyncio.StreamReader) -> None:
-        async for line in written:
-            what, seconds, megabytes, text = line.decode().rstrip("\n").split(" ", 3)
-            self.lines.append(Line(what, float(seconds), int(megabytes), text))
+    @classmethod
+    def of(cls, line: str) -> Line:
+        what, seconds, megabytes, text = line.split(" ", 3)
+        return cls(what, float(seconds), int(megabytes), text)
 
 
-@asynccontextmanager
-async def running(env: dict[str, str], *arguments: str | Path) -> AsyncIterator[Program]:
-    """Runs the program for the time of a block."""
-    command = [sys.executable, PROGRAM, *arguments]
-    child = await asyncio.create_subprocess_exec(
-        *command, env=env, stdout=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    program = Program()
-    listening = asyncio.create_task(program.listen(child.stdout))
-    try:
-        yield program
-        assert child.returncode is None, "the program has ended by itself"
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await asyncio.gather(child.wait(), listening)
+def _heard(run: Program) -> list[str]:
+    lines = map(Line.of, run.lines)
+    return [line.text for line in lines if line.what == "heard"]
 
 
 async def _fill(store: FilePins | FileStore, me: Principal) -> None:
@@ -93,22 +64,22 @@ async def _fill(store: FilePins | FileStore, me: Principal) -> None:
 
 
 async def _is_not_held_up(
-    program: Program, frozen: Frozen, slow: Conversation, others: Sequence[Conversation]
+    run: Program, frozen: Frozen, slow: Conversation, others: Sequence[Conversation]
 ) -> None:
     """The program starts, and one conversation that it does not know holds up no other one."""
     frozen.paths = (f"/conversations/{slow.id}",)
-    await until(lambda: program.lines, 60)
+    await until(lambda: run.lines, 60)
     await slow.send("first")
     await frozen.is_read.wait()
     await slow.send("second")
     for number, text in enumerate(OTHERS):
         await others[number % len(others)].send(text)
-    await until(lambda: len(program.heard) == len(OTHERS), 30)
-    assert sorted(program.heard) == sorted(OTHERS)
+    await until(lambda: len(_heard(run)) == len(OTHERS), 30)
+    assert sorted(_heard(run)) == sorted(OTHERS)
     frozen.thaw()
-    await until(lambda: len(program.heard) == len(OTHERS) + 2)
-    assert program.heard[-2:] == ["first", "second"]
-    ready, last = program.lines[0], program.lines[-1]
+    await until(lambda: len(_heard(run)) == len(OTHERS) + 2)
+    assert _heard(run)[-2:] == ["first", "second"]
+    ready, last = Line.of(run.lines[0]), Line.of(run.lines[-1])
     assert ready.what == "ready" and ready.seconds < MAX_START_SECONDS
     assert last.megabytes <= MAX_MEGABYTES
 
@@ -121,26 +92,26 @@ async def test_an_agent_with_many_conversations_starts_soon_and_is_small(
     async with attacking(cluster) as attacker:
         frozen = Frozen(attacker)
         env = environment(cluster, options) | {"BLINDPIPE_URL": attacker.url}
-        async with running(env | {"BLINDPIPE_PINS": str(pins)}) as program:
-            await until(lambda: program.lines, 60)
+        async with program("crowded.py", env | {"BLINDPIPE_PINS": str(pins)}) as run:
+            await until(lambda: run.lines, 60)
             slow, other = [
                 await each.client.open_agent(options.agent_id) for each in (ada, bob)
             ]
-            await _is_not_held_up(program, frozen, slow, [other])
+            await _is_not_held_up(run, frozen, slow, [other])
 
 
 async def test_a_person_with_many_conversations_starts_soon_and_is_small(
     cluster: DevCluster, ada: TestUser, bob: TestUser, tmp_path: Path
 ) -> None:
-    path, env = tmp_path / "carol", {**os.environ, "PYTHONPATH": str(ROOT / "clients/python/src")}
+    path = tmp_path / "carol"
     carol = await cluster.user("carol", store=FileStore(path))
     await carol.client.close()
     await _fill(FileStore(path), carol.client.me)
     async with attacking(cluster) as attacker:
         frozen = Frozen(attacker)
-        async with running(env, attacker.url, path) as program:
-            await until(lambda: program.lines, 60)
+        async with program("crowded.py", dict(os.environ), attacker.url, path) as run:
+            await until(lambda: run.lines, 60)
             slow, other = [
                 await each.client.open_direct(carol.client.user_id) for each in (ada, bob)
             ]
-            await _is_not_held_up(program, frozen, slow, [other])
+            await _is_not_held_up(run, frozen, slow, [other])

@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from attacker import Attacker, attacking
-from live import ROOT
+from live import Program, program
 
 from blindpipe import Client, ClientOptions, Conversation, FileStore
 from blindpipe.e2ee.ids import ulid
@@ -28,46 +25,19 @@ BETWEEN_SENDS_SECONDS = 0.15
 """A person may send ten messages a second."""
 TALK_SECONDS = 2 * ACK_INTERVAL_SECONDS
 """A life that talks has stored some of what it has shown, and dies before the rest."""
-PROGRAM = Path(__file__).with_name("person.py")
 
 
-class _Program:
-    """A life of the person's program."""
-
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
-        self._child = child
-        self.ids: list[str] = []
-        """The ids of the messages that it has shown, in their order."""
-        self.texts: list[str] = []
-        self.has_shown = asyncio.Event()
-
-    async def listen(self) -> None:
-        """Reads what it shows, until its end."""
-        assert self._child.stdout is not None
-        async for line in self._child.stdout:
-            id, _, text = line.decode().rstrip("\n").partition(" ")
-            self.ids.append(id)
-            self.texts.append(text)
-            self.has_shown.set()
+def _life(attacker: Attacker, path: Path) -> AbstractAsyncContextManager[Program]:
+    return program("person.py", dict(os.environ), attacker.url, path)
 
 
-@asynccontextmanager
-async def _life(attacker: Attacker, path: Path) -> AsyncIterator[_Program]:
-    """Runs the program for the time of a block, and kills it."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "clients/python/src")}
-    command: list[str | Path] = [sys.executable, PROGRAM, attacker.url, path]
-    child = await asyncio.create_subprocess_exec(
-        *command, env=env, stdout=asyncio.subprocess.PIPE
-    )
-    life = _Program(child)
-    listening = asyncio.create_task(life.listen())
-    try:
-        yield life
-        assert child.returncode is None, "the program has ended by itself"
-    finally:
-        if child.returncode is None:
-            child.send_signal(signal.SIGKILL)
-        await asyncio.gather(child.wait(), listening)
+def _ids(life: Program) -> list[str]:
+    """The ids of the messages that a life has shown, in their order."""
+    return [line.partition(" ")[0] for line in life.lines]
+
+
+def _texts(life: Program) -> list[str]:
+    return [line.partition(" ")[2] for line in life.lines]
 
 
 async def _stored(path: Path) -> set[str]:
@@ -110,7 +80,7 @@ async def test_a_person_whose_program_is_killed_again_and_again_loses_no_message
         saying = asyncio.create_task(say())
         begun = time.monotonic()
         async with _life(attacker, path) as life:
-            await life.has_shown.wait()
+            await life.has_written.wait()
         start_seconds = time.monotonic() - begun
         lives = [life]
         # Half of them die in their start, evenly spread over it, and half while they talk.
@@ -122,10 +92,10 @@ async def test_a_person_whose_program_is_killed_again_and_again_loses_no_message
                 if place % 2:
                     await asyncio.sleep(place * start_seconds / KILLS)
                 else:
-                    await life.has_shown.wait()
+                    await life.has_written.wait()
                     await asyncio.sleep(random.uniform(0, TALK_SECONDS))
             lives.append(life)
-            assert not stored & set(life.ids), "a message that was stored is shown again"
+            assert not stored & set(_ids(life)), "a message that was stored is shown again"
         is_over, loses_acks = True, False
         await saying
 
@@ -134,11 +104,11 @@ async def test_a_person_whose_program_is_killed_again_and_again_loses_no_message
             wanted = [f"seen {text}" for text in sent]
             while len(await _seen(talk)) < len(wanted):
                 await asyncio.sleep(0.2)
-        assert not stored & set(last.ids)
+        assert not stored & set(_ids(last))
         assert await _seen(talk) == wanted
         for life in [*lives, last]:
-            assert life.texts == sorted(set(life.texts), key=int)
-        assert {text for life in [*lives, last] for text in life.texts} == set(sent)
+            assert _texts(life) == sorted(set(_texts(life)), key=int)
+        assert {text for life in [*lives, last] for text in _texts(life)} == set(sent)
 
         async with await Client.resume(options) as resumed:
             await resumed.conversation(talk.id).send("still here")

@@ -21,17 +21,8 @@ from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.http import Call, Http
 from blindpipe.transport.socket import DEAD_CODE, Frame, Socket, SocketOptions
-from live import answer_to, collect, from_agent, running, texts, until
+from live import agent_http, answer_to, collect, from_agent, running, texts, until
 from mortal import MortalLoop
-
-
-def _http(options: AgentOptions, url: str | None = None) -> Http:
-    async def token() -> str:
-        return options.token
-
-    hooks = HookCaller(options.hooks, options.logger)
-    context = options.ssl_context if url is None else None
-    return Http(url or options.url, hooks, token, ssl_context=context)
 
 
 async def test_of_several_keys_the_one_that_fits_signs(cluster: DevCluster, ada: TestUser) -> None:
@@ -77,7 +68,7 @@ async def test_a_dead_letter_stops_the_agent_if_its_developer_says_so(
 
 async def test_an_id_of_another_message_is_no_success(cluster: DevCluster, ada: TestUser) -> None:
     options = await cluster.agent("doubtful", ada.client)
-    http, errors = _http(options), list[BaseException]()
+    http, errors = agent_http(options), list[BaseException]()
     agent = Agent(options)
 
     @agent.on("message")
@@ -245,7 +236,7 @@ async def test_only_what_is_safe_to_repeat_is_repeated(
     faults: list[Any] = []
     path = f"/agents/{options.agent_id}/conversations/{conversation.id}/messages"
     async with _flaky(options, faults) as url:
-        http = _http(options, url)
+        http = agent_http(options, url)
         # A read, and a send with an id, survive four faults; the send is stored once.
         faults[:] = [502, 503, 504, 502]
         assert (await http.data(Call("GET", f"/agents/{options.agent_id}")))["agent_id"]
@@ -330,7 +321,7 @@ async def test_a_stop_lets_handlers_end_and_acknowledges(
         await begun.wait()
     assert await texts(conversation) == ["?", "ended"]
     path = f"/agents/{options.agent_id}/messages/poll"
-    http = _http(options)
+    http = agent_http(options)
     # A node notes acks, and writes them a moment later.
     async with asyncio.timeout(5):
         while await _has_messages(http, path):

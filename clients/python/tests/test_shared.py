@@ -18,12 +18,12 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from crowd import Crowd
 from live import ROOT, environment, texts
+from support import stored_trust
 
 from blindpipe import Agent, FilePins, PostgresStore, SharedPins, UsageError
 from blindpipe.agent import POSTGRES_TABLES, StoreChanged
-from blindpipe.stores.pin_store import StoredTrust
 from blindpipe.core.session import Handled
-from blindpipe.e2ee import Principal, ids
+from blindpipe.e2ee import Principal
 from blindpipe.e2ee.keys import PrivateKeys
 from blindpipe.e2ee.pins import Pin, Pins, Standing, StoredPrincipal, stored_pins
 from blindpipe.e2ee.room import StoredMarks
@@ -136,22 +136,17 @@ def _of_user(n: int) -> Principal:
     return Principal.from_bytes(b"\x01" + bytes(15) + bytes([n]))
 
 
-def _trust(*names: str) -> StoredTrust:
-    entry: StoredPrincipal = {"speaks": True, "linked": None, "keys": []}
-    return {"pins": {"principals": dict.fromkeys(names, entry)}, "marks": {}}
-
-
 async def test_a_shared_store_tells_what_others_have_saved(tmp_path: Path) -> None:
     one, other = SharedPins(tmp_path / "pins.db"), SharedPins(tmp_path / "pins.db")
     assert await one.load() is None
     assert await other.load() is None
-    await one.save(_trust("ada", "bob"))
+    await one.save(stored_trust("ada", "bob"))
     # A save over what was not read is refused as a whole.
     with pytest.raises(StoreChanged):
-        await other.save(_trust("bob", "eve"))
+        await other.save(stored_trust("bob", "eve"))
     news = await other.news(None)
     assert set(news.pins) == {"ada", "bob"}
-    await other.save(_trust("bob", "eve"))
+    await other.save(stored_trust("bob", "eve"))
     assert set((await one.news(None)).pins) == {"bob", "eve"}
     assert not (await one.news(None)).pins
 
@@ -189,12 +184,12 @@ async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster)
     assert await one.load() is None
     assert await other.load() is None
     marks: dict[str, StoredMarks] = {"c": {"epoch": 1, "time": 7}}
-    await one.save(_trust("ada", "bob") | {"marks": marks})
+    await one.save(stored_trust("ada", "bob") | {"marks": marks})
     with pytest.raises(StoreChanged):
-        await other.save(_trust("bob", "eve"))
+        await other.save(stored_trust("bob", "eve"))
     news = await other.news(None)
     assert (set(news.pins), dict(news.marks)) == ({"ada", "bob"}, {})
-    await other.save(_trust("bob", "eve"))
+    await other.save(stored_trust("bob", "eve"))
     assert set((await one.news(None)).pins) == {"bob", "eve"}
     assert not (await one.news(None)).pins
 
@@ -202,11 +197,11 @@ async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster)
     old = Handled(now_ms() - 40 * 24 * 3_600_000, "c", _of_user(1), bytes(15) + b"1")
     await one.add_handled([message, message, old])
     with pytest.raises(StoreChanged):
-        await other.save(_trust() | {"marks": marks})
+        await other.save(stored_trust() | {"marks": marks})
     news = await other.news("c")
     assert (news.came_back, dict(news.marks)) == (True, marks)
     assert sorted(each.at for each in news.handled) == [old.at, message.at]
-    await other.save(_trust() | {"marks": marks})
+    await other.save(stored_trust() | {"marks": marks})
     assert not (await other.news("c")).came_back
     assert (await one.news("c")).came_back
     third = PostgresStore(db, "replies")
@@ -230,13 +225,13 @@ async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster)
     doubting = PostgresStore(deaf, "replies")
     await doubting.load()
     with pytest.raises(ConnectionError):
-        await doubting.save(_trust("ann") | {"marks": {"d": marks["c"]}})
+        await doubting.save(stored_trust("ann") | {"marks": {"d": marks["c"]}})
     deaf.is_deaf = False
     with pytest.raises(StoreChanged):
-        await doubting.save(_trust("ann"))
+        await doubting.save(stored_trust("ann"))
     news = await doubting.news(None)
     assert (set(news.pins), dict(news.marks)) == ({"ann"}, {"d": marks["c"]})
-    await doubting.save(_trust("ann") | {"marks": {"d": marks["c"]}})
+    await doubting.save(stored_trust("ann") | {"marks": {"d": marks["c"]}})
     assert not (await doubting.news(None)).pins
     assert set((await one.news(None)).pins) == {"ann"}
 
@@ -246,8 +241,8 @@ async def test_a_store_in_postgres_is_one_for_all_languages(cluster: DevCluster)
     await slow.load()
     transaction = late.transaction()
     await transaction.start()
-    await slow.save(_trust("zoe"))
-    await third.save(_trust("tim"))
+    await slow.save(stored_trust("zoe"))
+    await third.save(stored_trust("tim"))
     assert set((await one.news(None)).pins) == {"tim"}
     await transaction.commit()
     assert set((await one.news(None)).pins) == {"zoe"}

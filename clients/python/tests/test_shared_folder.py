@@ -12,24 +12,17 @@ from pathlib import Path
 import pytest
 from crowd import Crowd
 from live import environment
+from support import stored_trust
 
 from blindpipe import SharedFolder
 from blindpipe.agent import StoreChanged
-from blindpipe.stores.pin_store import StoredTrust
 from blindpipe.core.session import Handled
 from blindpipe.e2ee import Principal
-from blindpipe.e2ee.pins import StoredPrincipal
 from blindpipe.testing import DevCluster
 from blindpipe.transport.clock import now_ms
 
 PROGRAM = os.environ.get("INTEROP", "")
 SHARER = Path(__file__).with_name("sharer.py")
-
-
-def _trust(*names: str, **marks: int) -> StoredTrust:
-    entry: StoredPrincipal = {"speaks": True, "linked": None, "keys": []}
-    epochs = {id: {"epoch": epoch, "time": 7} for id, epoch in marks.items()}
-    return {"pins": {"principals": dict.fromkeys(names, entry)}, "marks": epochs}  # type: ignore[typeddict-item]
 
 
 def _message(conversation_id: str, ago_ms: int = 0) -> Handled:
@@ -41,20 +34,20 @@ async def test_a_folder_tells_what_others_have_saved(tmp_path: Path) -> None:
     one, other = SharedFolder(tmp_path), SharedFolder(tmp_path)
     assert await one.load() is None
     assert await other.load() is None
-    await one.save(_trust("ada", "bob"))
+    await one.save(stored_trust("ada", "bob"))
     with pytest.raises(StoreChanged):
-        await other.save(_trust("bob", "eve"))
+        await other.save(stored_trust("bob", "eve"))
     assert set((await other.news(None)).pins) == {"ada", "bob"}
-    await other.save(_trust("bob", "eve"))
+    await other.save(stored_trust("bob", "eve"))
     assert set((await one.news(None)).pins) == {"bob", "eve"}
     assert not (await one.news(None)).pins
     # The marks of a conversation that this process has not entered come after a refusal.
-    await one.save(_trust(talk=3))
+    await one.save(stored_trust(talk=3))
     assert not (await other.news(None)).marks
     with pytest.raises(StoreChanged):
-        await other.save(_trust(talk=2))
+        await other.save(stored_trust(talk=2))
     assert (await other.news(None)).marks["talk"]["epoch"] == 3
-    await other.save(_trust(talk=4))
+    await other.save(stored_trust(talk=4))
 
     message, old = _message("talk"), _message("talk", 40 * 24 * 3_600_000)
     await one.add_handled([message, old])
@@ -76,7 +69,7 @@ async def test_a_folder_tells_what_others_have_saved(tmp_path: Path) -> None:
 
 async def test_news_that_could_not_be_told_come_again(tmp_path: Path) -> None:
     one, other = SharedFolder(tmp_path), SharedFolder(tmp_path)
-    await one.save(_trust("ada"))
+    await one.save(stored_trust("ada"))
     log = tmp_path / "conversations" / "talk.log"
     log.write_text('{"format":2,"id":"of a later version"}\n')
     with pytest.raises(OSError, match="another format"):
@@ -96,7 +89,7 @@ async def test_a_long_log_is_written_anew_while_others_read_it(tmp_path: Path) -
     for _ in range(40):
         await one.add_handled([old])
         await one.add_handled([message])
-        await one.save(_trust("ada", talk=3))
+        await one.save(stored_trust("ada", talk=3))
     before = (tmp_path / "conversations" / "talk.log").stat().st_size
     third = SharedFolder(tmp_path)
     await third.load()

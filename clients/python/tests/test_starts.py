@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import time
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from live import answer_to, running, sign_in, until
