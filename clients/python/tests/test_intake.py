@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from attacker import Frozen, Victim, attacked_agent, attacked_person, attacking
-from live import sign_in, until
+from live import MANIFEST, grant, running, sign_in, until
 
-from blindpipe import Conversation
+from blindpipe import Agent, Context, Conversation
 from blindpipe.client import CaughtUp, Client, MessageEvent
 from blindpipe.testing import DevCluster, TestUser
 
@@ -99,6 +99,51 @@ async def test_keys_whose_reading_lasts_hold_up_no_other_conversation_of_an_agen
             assert victim.heard[22:] == ["first", "second"]
     assert victim.faults == []
     await bob.client.close()
+
+
+async def test_an_answer_that_lasts_holds_up_no_other_conversation_of_a_person(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "carol", Victim()) as carol,
+    ):
+        frozen = Frozen(attacker)
+        made = await cluster.agent("asker", carol.client, manifest=MANIFEST)
+        agent, results = Agent(made), list[str | None]()
+
+        @agent.on("message")
+        async def ask(ctx: Context) -> None:
+            result = await ctx.call("send_email", "notification:send", {})
+            results.append(result.reason)
+
+        async with running(agent):
+            asked = await carol.client.open_agent(agent.agent_id)
+            await grant(carol, asked, made)
+            bobs = await bob.client.open_direct(carol.client.user_id)
+            # Carol's device has no such tool, and the service does not take its answer.
+            frozen.paths = ("/artifact-requests/",)
+            await asked.send("a mail, please")
+            shown = list[str | None]()
+
+            async def show() -> None:
+                async with aclosing(carol.client.events()) as events:
+                    async for event in events:
+                        if isinstance(event, MessageEvent) and event.conversation.id == bobs.id:
+                            shown.append(event.text)
+
+            showing = asyncio.create_task(show())
+            await frozen.is_read.wait()
+            for text in OTHERS:
+                await bobs.send(text)
+            await until(lambda: len(shown) == len(OTHERS))
+            await asyncio.sleep(0.3)
+            assert frozen.acked < frozen.number_of("artifact_request")
+            frozen.thaw()
+            await until(lambda: results and frozen.acked > frozen.number_of("artifact_request"))
+            showing.cancel()
+            await asyncio.wait([showing])
+    assert shown == OTHERS and results == ["unknown_tool"]
 
 
 async def test_an_older_answer_about_keys_takes_no_key_back(

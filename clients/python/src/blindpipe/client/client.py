@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
 from typing import Final, Literal, Self, cast
@@ -381,6 +381,7 @@ class Client(Passkeys, Contacts):
             holders=self.devices.online,
             admit=reader.admit,
             read=lambda frame: self._read(reader, frame),
+            shown=self._shown,
         )
         self._feed = feed
         await self._check_own_list()
@@ -389,15 +390,18 @@ class Client(Passkeys, Contacts):
                 for event in events:
                     self._note(event)
                     yield event
-                    if isinstance(event, ToolRequestEvent):
-                        await self._answer_unknown(event.request)
-                self._keeper.shown()
 
     def _note(self, event: ClientEvent) -> None:
         """A message that is shown is not shown again."""
         opened = event.received.opened if isinstance(event, MessageEvent) else None
         if isinstance(event, MessageEvent) and opened is not None and opened.encrypted:
             self.session.remember(event.received.message, opened.sent_at)
+
+    def _shown(self, events: Sequence[ClientEvent]) -> Awaitable[None] | None:
+        """An unknown tool is answered, while other conversations go on."""
+        self._keeper.shown()
+        requests = [event.request for event in events if isinstance(event, ToolRequestEvent)]
+        return self._answer_unknown(requests[0]) if requests else None
 
     async def _read(self, reader: EventReader, frame: Frame) -> Sequence[ClientEvent]:
         """The events of a frame. A read that fails for now is made again, or they were lost."""

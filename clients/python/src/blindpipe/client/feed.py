@@ -20,6 +20,7 @@ MAX_READS: Final = 64
 """Frames that are read at once. More than one is read while a read waits for the service."""
 
 Read = Callable[[Frame], Awaitable[Sequence[ClientEvent]]]
+Shown = Callable[[Sequence[ClientEvent]], Awaitable[None] | None]
 
 
 class Feed:
@@ -38,13 +39,18 @@ class Feed:
         holders: Callable[[], Awaitable[Sequence[str]]],
         admit: Callable[[Frame], Awaitable[object]],
         read: Read,
+        shown: Shown,
     ) -> None:
-        """`admit` takes note of each frame in the order of arrival, and `read` makes its events."""
+        """`admit` takes note of each frame in the order of arrival, and `read` makes its events.
+
+        `shown` is told of the events after that. Its line waits for what it answers.
+        """
         self._account = account
         self._hooks = hooks
         self._missed_events = missed_events
         self._admit = admit
         self._read = read
+        self._shown = shown
         self._arrived = deque[tuple[int, Frame]]()
         self._lines = Lines()
         # Set when a frame has come, a read has ended, or the socket has.
@@ -108,14 +114,16 @@ class Feed:
         try:
             while (slot := await self._next(run)) is not None:
                 yield slot.events
-                self._backlog.remove(slot.number)
-                cursor = self._lines.done(slot)
-                if cursor is not None:
-                    self._acks.note(cursor)
+                rest = self._shown(slot.events)
+                if rest is None:
+                    self._finish(slot)
+                else:
+                    slot.rest = asyncio.ensure_future(rest)
+                    slot.rest.add_done_callback(lambda _rest: self._news.set())
             run.result()
         finally:
-            for reading in self._lines.stop():
-                reading.cancel()
+            for work in self._lines.under_way():
+                work.cancel()
             try:
                 await self._acks.settle()
             finally:
@@ -129,8 +137,12 @@ class Feed:
         """The next frame that was read; None after the last one."""
         while True:
             self._news.clear()
-            if (read := self._lines.read()) is not None:
-                return read
+            if (ended := self._lines.ended()) is not None:
+                if ended.rest is None:
+                    return ended
+                ended.rest.result()
+                self._finish(ended)
+                continue
             if (slot := self._lines.startable()) is not None:
                 await self._start(slot)
             elif self._arrived and self._lines.reads < MAX_READS:
@@ -141,6 +153,12 @@ class Feed:
                 return None
             else:
                 await self._news.wait()
+
+    def _finish(self, slot: Slot) -> None:
+        self._backlog.remove(slot.number)
+        cursor = self._lines.done(slot)
+        if cursor is not None:
+            self._acks.note(cursor)
 
     async def _start(self, slot: Slot) -> None:
         reading = asyncio.ensure_future(self._read(slot.frame))

@@ -7,6 +7,7 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.key_events import line_of
 from ..transport.socket import Frame
@@ -21,6 +22,8 @@ class Slot:
     frame: Frame = field(compare=False)
     line: str = field(compare=False)
     reading: asyncio.Future[Sequence[ClientEvent]] | None = field(default=None, compare=False)
+    rest: asyncio.Future[None] | None = field(default=None, compare=False)
+    """What is still to be done after it was shown."""
     is_done: bool = field(default=False, compare=False)
 
     @property
@@ -30,13 +33,18 @@ class Slot:
         return self.reading.result()
 
     @property
+    def work(self) -> asyncio.Future[Any] | None:
+        """What is done with it now."""
+        return self.rest or self.reading
+
+    @property
     def is_last(self) -> bool:
         """Whether it says that all before it has come, so that it waits for all of it."""
         return bool(self.frame["type"] == "caught_up")
 
 
 class Lines:
-    """The frames that were admitted and not shown."""
+    """The frames that were admitted, and are not done."""
 
     def __init__(self) -> None:
         self._slots = deque[Slot]()
@@ -47,12 +55,12 @@ class Lines:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all were shown."""
+        """Whether all are done."""
         return not self._slots
 
     @property
     def reads(self) -> int:
-        """Frames that are read, or were read and are not shown."""
+        """Frames whose read has begun, and that are not done."""
         return len(self._reading)
 
     def add(self, number: int, frame: Frame) -> None:
@@ -80,18 +88,17 @@ class Lines:
         if not slot.is_last:
             heapq.heappop(self._startable)
 
-    def read(self) -> Slot | None:
-        """The oldest frame that was read and is not shown."""
-        read = (slot for slot in self._reading if slot.reading and slot.reading.done())
-        return min(read, default=None)
+    def ended(self) -> Slot | None:
+        """The oldest frame that was read and is not shown, or whose rest is done."""
+        return min((slot for slot in self._reading if slot.work and slot.work.done()), default=None)
 
     def done(self, slot: Slot) -> str | None:
-        """The frame was shown. Answers the cursor up to which all events were, if it is new."""
+        """Nothing is left to do. Answers the cursor up to which that is so, if it is new."""
         self._reading.remove(slot)
         if not slot.is_last:
             self._leave(slot)
-        # The cursor alone is held until all before it were shown.
-        slot.is_done, slot.reading = True, None
+        # The cursor alone is held until all before it are done.
+        slot.is_done, slot.reading, slot.rest = True, None, None
         slot.frame = {name: slot.frame.get(name) for name in ("type", "cursor")}
         cursor = None
         while self._slots and self._slots[0].is_done:
@@ -107,6 +114,6 @@ class Lines:
         else:
             del self._lines[slot.line]
 
-    def stop(self) -> list[asyncio.Future[Sequence[ClientEvent]]]:
-        """The reads that are under way, when nobody asks for events any more."""
-        return [slot.reading for slot in self._reading if slot.reading is not None]
+    def under_way(self) -> list[asyncio.Future[Any]]:
+        """All that is done with frames now."""
+        return [slot.work for slot in self._reading if slot.work is not None]
