@@ -101,6 +101,37 @@ async def test_keys_whose_reading_lasts_hold_up_no_other_conversation_of_an_agen
     await bob.client.close()
 
 
+async def test_a_persons_own_list_whose_reading_lasts_holds_up_no_conversation(
+    cluster: DevCluster, bob: TestUser
+) -> None:
+    async with (
+        attacking(cluster) as attacker,
+        attacked_person(cluster, attacker, "carol", Victim()) as carol,
+    ):
+        frozen = Frozen(attacker)
+        frozen.paths = _of_keys(carol)
+        bobs = await bob.client.open_direct(carol.client.user_id)
+        for text in OTHERS:
+            await bobs.send(text)
+        shown = list[str | None]()
+
+        async def show() -> None:
+            async with aclosing(carol.client.events()) as events:
+                async for event in events:
+                    if isinstance(event, MessageEvent):
+                        shown.append(event.text)
+                    if isinstance(event, CaughtUp):
+                        return
+
+        showing = asyncio.create_task(show())
+        await frozen.is_read.wait()
+        await until(lambda: len(shown) == len(OTHERS))
+        assert not showing.done(), "an alarm comes before all is said to have come"
+        frozen.thaw()
+        await showing
+    assert shown == OTHERS
+
+
 async def test_an_answer_that_lasts_holds_up_no_other_conversation_of_a_person(
     cluster: DevCluster, bob: TestUser
 ) -> None:

@@ -37,6 +37,8 @@ from .rotation import NotGiven, Rotator
 from .sessions import Sessions
 from .tool_requests import ConsentKeeper, ToolRequest
 
+OWN_LIST: Final = "own_list"
+"""The frame of this client that stands for the reading of its person's own keys."""
 FIRST_READ_WAIT_MS: Final = 1_000
 MAX_READ_WAIT_MS: Final = 30_000
 ROTATED_AFTER_REVOCATION_MS: Final = 7 * 24 * 3_600_000
@@ -384,8 +386,10 @@ class Client(Passkeys, Contacts):
             shown=self._shown,
         )
         self._feed = feed
-        await self._check_own_list()
-        async with aclosing(feed.events()) as read:
+        # In the line of this person's keys, so that it holds up no conversation.
+        mine = {"user_id": self.user_id}
+        first = {"type": OWN_LIST, "event": "key.device_added", "data": mine}
+        async with aclosing(feed.events(first)) as read:
             async for events in read:
                 for event in events:
                     self._note(event)
@@ -406,6 +410,9 @@ class Client(Passkeys, Contacts):
     async def _read(self, reader: EventReader, frame: Frame) -> Sequence[ClientEvent]:
         """The events of a frame. A read that fails for now is made again, or they were lost."""
         failures, is_event = 0, frame["type"] == "event"
+        if frame["type"] == OWN_LIST:
+            await self._check_own_list()
+            return []
         while True:
             try:
                 return await reader.read(frame)

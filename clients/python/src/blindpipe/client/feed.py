@@ -107,8 +107,12 @@ class Feed:
         """Writes a frame; false while there is no connection."""
         return self._socket.send(frame)
 
-    async def events(self) -> AsyncGenerator[Sequence[ClientEvent], None]:
-        """The events of each frame. Raises `Closed` where the server forbids another connection."""
+    async def events(self, first: Frame) -> AsyncGenerator[Sequence[ClientEvent], None]:
+        """The events of each frame, with `first` before all that come.
+
+        Raises `Closed` where the server forbids another connection.
+        """
+        self._arrived.append((next(self._numbers), first))
         run = asyncio.create_task(self._socket.run())
         run.add_done_callback(lambda _run: self._news.set())
         try:
