@@ -126,9 +126,12 @@ class Feed:
                     slot.rest.add_done_callback(lambda _rest: self._news.set())
             run.result()
         finally:
-            for work in self._lines.under_way():
+            under_way = self._lines.under_way()
+            for work in under_way:
                 work.cancel()
             try:
+                # What they raise is nobody's any more.
+                await asyncio.gather(*under_way, return_exceptions=True)
                 await self._acks.settle()
             finally:
                 # A store that still fails is tried no more.
