@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Client, ClientEvent, streams::StreamReader};
 use crate::{
     ApiError, Error, Hook, InboxEvent, Result,
+    session::Session,
     transport::{Frame, Load, Socket, SocketOwner, full_jitter},
 };
 
@@ -126,7 +127,7 @@ pub struct Events {
     is_checked: bool,
     closing: CancellationToken,
     running: JoinSet<Result<()>>,
-    /// Reads of keys that have changed. Events do not wait for them.
+    /// Reads of keys that events do not wait for.
     reading: JoinSet<()>,
     streams: StreamReader,
 }
@@ -174,7 +175,7 @@ impl Events {
     /// good; [`Error::Store`] if a choice of this person, which the event ends, could not be stored:
     /// then the next call answers the event.
     pub async fn next(&mut self) -> Result<ClientEvent> {
-        self.check_own_list().await;
+        self.check_own_list();
         let mut failures = 0;
         loop {
             let unread = match self.unread.take() {
@@ -231,16 +232,11 @@ impl Events {
         Err(ended.and_then(Result::err).unwrap_or(Error::closed()))
     }
 
-    /// Once, before the first event.
-    async fn check_own_list(&mut self) {
-        if self.is_checked {
-            return;
+    /// Once. No event waits for it.
+    fn check_own_list(&mut self) {
+        if !std::mem::replace(&mut self.is_checked, true) {
+            self.read_beside(async |session| session.check_own_list().await);
         }
-        if let Ok(session) = self.client.session() {
-            session.check_own_list().await;
-            self.client.save_if_dirty();
-        }
-        self.is_checked = true;
     }
 
     /// Acknowledges the last event once its lessons are stored; false if they are not.
@@ -316,7 +312,7 @@ impl Events {
         let session = self.client.session()?;
         session.observe(&event);
         if let Some(of) = session.changed_keys(&event) {
-            self.read_changed_keys(of);
+            self.read_beside(async move |session| session.read_changed_keys(of).await);
         }
         self.withdraw_after(&event)?;
         match event.event.as_str() {
@@ -342,14 +338,18 @@ impl Events {
         }
     }
 
-    fn read_changed_keys(&mut self, of: Principal) {
+    fn read_beside<F>(&mut self, read: impl FnOnce(Arc<Session>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         while self.reading.try_join_next().is_some() {}
-        let client = self.client.clone();
+        let Ok(session) = self.client.session() else {
+            return;
+        };
+        let (client, reading) = (self.client.clone(), read(session));
         self.reading.spawn(async move {
-            if let Ok(session) = client.session() {
-                session.read_changed_keys(of).await;
-                client.save_if_dirty();
-            }
+            reading.await;
+            client.save_if_dirty();
         });
     }
 

@@ -191,6 +191,24 @@ async fn changed_keys_that_cannot_be_read_hold_up_no_person() {
 }
 
 #[tokio::test]
+async fn an_own_list_of_keys_that_cannot_be_read_holds_up_no_event() {
+    let cluster = cluster().await;
+    let proxy = Proxy::before(&cluster, 1).await;
+    let builder = Client::builder(proxy.server());
+    let bob = cluster.user_with("bob", builder).await.expect("a person");
+    let ada = cluster.user("ada").await.expect("a person");
+    let conversation = direct(&ada, &bob).await;
+    let own = bob.client.user_id().expect("an id");
+    let never = Fault::Wait(Arc::new(Semaphore::new(0)));
+    let reads = fail(&proxy, format!("GET /keys/users/{own}/devices"), [never]);
+    let mut events = watch(&bob).await;
+    conversation.send("not held up").await.expect("sent");
+    let shown = next_message(&mut events, conversation.id()).await;
+    assert_eq!(shown.text(), "not held up");
+    until(|| reads.load(Ordering::Relaxed) == 1).await;
+}
+
+#[tokio::test]
 async fn an_event_whose_keys_cannot_be_read_for_now_is_waited_for() {
     let cluster = cluster().await;
     let proxy = Proxy::before(&cluster, 1).await;
