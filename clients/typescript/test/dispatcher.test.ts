@@ -109,3 +109,28 @@ test("after a stop nothing begins, and what failed is not acknowledged", async (
   await dispatcher.idle();
   assert.deepEqual([begun, acks], [[1], []]);
 });
+
+test("an event that waits for something holds up acknowledgements alone, and is given up like the others", async () => {
+  const handled: number[] = [];
+  const acks: string[] = [];
+  const dispatcher = new Dispatcher({
+    concurrency: 1,
+    handle: async (each) => void handled.push(each.seq),
+    onProgress: (cursor) => acks.push(cursor),
+  });
+  let release!: () => void;
+  const waiting = (): Promise<void> => new Promise((resolve) => (release = resolve));
+  dispatcher.push(event(1), waiting());
+  dispatcher.push(event(2));
+  dispatcher.push(event(3, "a"));
+  await pause(5);
+  assert.deepEqual([handled, acks], [[2, 3], []]);
+  release();
+  await dispatcher.idle();
+  assert.deepEqual([handled, acks], [[2, 3, 1], ["1-3"]]);
+  dispatcher.push(event(4), waiting());
+  dispatcher.giveUp();
+  release();
+  await pause(5);
+  assert.deepEqual(handled, [2, 3, 1]);
+});

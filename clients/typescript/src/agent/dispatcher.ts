@@ -35,11 +35,19 @@ export class Dispatcher {
     return this.#slots.length;
   }
 
-  push(event: EventObject): void {
-    const name = lineOf(event);
-    const slot = { cursor: event.cursor, isDone: false, isGivenUp: false };
+  /** `after`: something that the event waits for. It holds up acknowledgements, and no other event. */
+  push(event: EventObject, after: Promise<void> | null = null): void {
+    const slot: Slot = { cursor: event.cursor, isDone: false, isGivenUp: false };
     this.#slots.push(slot);
     this.#slotOf.set(event, slot);
+    if (!after) return this.#enqueue(event);
+    void after.then(() => {
+      if (!slot.isGivenUp) this.#enqueue(event);
+    });
+  }
+
+  #enqueue(event: EventObject): void {
+    const name = lineOf(event);
     const line = this.#lines.get(name);
     if (line) line.push(event);
     else this.#lines.set(name, [event]);
@@ -113,10 +121,9 @@ export class Dispatcher {
   giveUp(): void {
     for (const name of this.#ready) this.#lines.delete(name);
     this.#ready.clear();
-    this.#slots.splice(0);
+    for (const slot of this.#slots.splice(0)) slot.isGivenUp = true;
     for (const line of this.#lines.values()) {
       for (const event of line.splice(1)) this.#slotOf.delete(event);
-      this.#slotOf.get(line[0]!)!.isGivenUp = true;
     }
   }
 

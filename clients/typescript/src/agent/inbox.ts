@@ -1,5 +1,5 @@
 /** The agent's inbox: events taken in by their order, handled, retried, acknowledged. */
-import { observe } from "../core/session.js";
+import { keysRead, observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
 import { errorName, isOutage } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
@@ -90,8 +90,10 @@ export class Inbox {
       if (losses !== this.#losses) return;
       await observe(event, session, this.setup.logger);
       if (losses !== this.#losses) return;
+      // It holds up its own event: the others go on.
+      const read = keysRead(event, session, this.setup.logger);
       if (isStandby || this.setup.stopping.aborted) this.load.remove(length);
-      else this.#dispatcher.push(event);
+      else this.#dispatcher.push(event, read);
     });
   }
 

@@ -1,6 +1,6 @@
 /** The ways by which events come: a socket, long polls, deliveries. */
 import { resolvedEvent } from "../core/large.js";
-import { observe } from "../core/session.js";
+import { keysRead, observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
 import { BlindpipeError, Closed, errorName, isOutage } from "../errors.js";
 import { CursorExpired } from "../generated/errors.js";
@@ -315,6 +315,7 @@ async function deliverNow(
   }
   processor.arrive(event);
   await observe(event, parts.session, logger);
+  await keysRead(event, parts.session, logger);
   // A delivery tells which attempt it is.
   const isReplayed = Number((delivered as { attempt?: number }).attempt ?? 1) > 1;
   await processor.process(event, parts, isReplayed, { signal });

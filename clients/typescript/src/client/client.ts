@@ -508,6 +508,7 @@ export class Client extends AccountCalls {
       consents: this.#consents,
       conversation: (id) => (this.#rotator ? this.conversation(id) : null),
       send: (frame) => socket.send(frame),
+      onReading: (read) => acks.after(read),
     });
     this.#socket = socket;
     const acks = new Acks(

@@ -2,7 +2,7 @@
 import { DecryptError } from "../e2ee/errors.js";
 import type { Principal } from "../e2ee/keys.js";
 import { isOfItsConversation } from "../core/opened.js";
-import { type Session, observe } from "../core/session.js";
+import { type Session, keysRead, observe } from "../core/session.js";
 import type { EventObject, Grant, MemberChange, Message, ToolCall } from "../core/types.js";
 import { BlindpipeError, Closed } from "../errors.js";
 import type { HookCaller, Logger } from "../hooks.js";
@@ -74,6 +74,8 @@ export interface EventReaderParts {
   readonly conversation: (id: string) => Conversation | null;
   /** Writes a frame; false while there is no connection. */
   readonly send: (frame: Frame) => boolean;
+  /** Keys are being read because of the event: it is not acknowledged before the end of that. */
+  readonly onReading: (read: Promise<void>) => void;
 }
 
 export class EventReader {
@@ -125,7 +127,10 @@ export class EventReader {
   }
 
   async #readEvent(event: EventObject): Promise<ClientEvent[]> {
-    await observe(event, this.parts.session, this.parts.logger);
+    const { session, logger, onReading } = this.parts;
+    await observe(event, session, logger);
+    const read = keysRead(event, session, logger);
+    if (read) onReading(read);
     await this.#withdraw(event);
     if (event.event === "message.created") return this.#readMessage(event);
     if (event.event === "artifact_request") return this.#readToolRequest(event);

@@ -122,6 +122,8 @@ export class Keeper {
 export class Acks {
   #cursor: string | null = null;
   #running: Promise<void> | null = null;
+  /** Reads that earlier events have begun. Null once they have ended. */
+  #reads: Promise<void> | null = null;
   readonly #ending = new AbortController();
 
   constructor(
@@ -129,8 +131,24 @@ export class Acks {
     private readonly send: (cursor: string) => void,
   ) {}
 
+  /** The events from now on are acknowledged after the end of this. It never rejects. */
+  after(read: Promise<void>): void {
+    const reads = this.#reads ? this.#reads.then(() => read) : read;
+    this.#reads = reads;
+    void reads.then(() => {
+      if (this.#reads === reads) this.#reads = null;
+    });
+  }
+
   /** Everything up to this cursor was shown. */
   add(cursor: string): void {
+    if (!this.#reads) return this.#add(cursor);
+    void this.#reads.then(() => {
+      if (!this.#ending.signal.aborted) this.#add(cursor);
+    });
+  }
+
+  #add(cursor: string): void {
     this.#cursor = cursor;
     this.#running ??= this.#run().finally(() => (this.#running = null));
   }

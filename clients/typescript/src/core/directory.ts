@@ -1,6 +1,6 @@
 /** Keys of other principals, from the server into the pins. */
 import { fromBase64, fromHex } from "../e2ee/bytes.js";
-import type { Principal } from "../e2ee/keys.js";
+import { type Principal, principalName } from "../e2ee/keys.js";
 import type { DirectoryKey, Notice, Trust } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
@@ -52,8 +52,22 @@ export interface Recipient {
 }
 
 const RECIPIENTS_PAGE_MEMBERS = 100;
+/** Lists that events ask for and that are read at once. */
+const MAX_CONCURRENT_LISTS = 8;
+
+/** A list that is being read because of an event. */
+interface Reading {
+  /** It has changed, or was read otherwise, since this reading began. */
+  isOvertaken: boolean;
+  readonly ended: Promise<void>;
+}
 
 export class Directory {
+  /** By principal. */
+  readonly #readings = new Map<string, Reading>();
+  #running = 0;
+  readonly #waiting: (() => void)[] = [];
+
   constructor(
     private readonly http: Http,
     private readonly pins: Trust,
@@ -114,6 +128,50 @@ export class Directory {
     }
   }
 
+  /** As `refresh`, for an event. A list that changes meanwhile is read once more. */
+  changed(principal: Principal): Promise<void> {
+    const name = principalName(principal);
+    const running = this.#readings.get(name);
+    if (running) {
+      running.isOvertaken = true;
+      return running.ended;
+    }
+    const ended = this.#inTurn(() => this.#readNewest(principal));
+    this.#readings.set(name, { isOvertaken: false, ended });
+    return ended.finally(() => this.#readings.delete(name));
+  }
+
+  /** An answer that is older than another one would take back what that one brought. */
+  async #readNewest(principal: Principal): Promise<void> {
+    const reading = this.#readings.get(principalName(principal))!;
+    do {
+      reading.isOvertaken = false;
+      let keys: readonly ShownKey[];
+      try {
+        keys = await this.#read(principal);
+      } catch (error) {
+        if (isMissing(error)) return;
+        throw error;
+      }
+      if (!reading.isOvertaken) await this.#take(principal, keys);
+    } while (reading.isOvertaken);
+  }
+
+  async #inTurn(read: () => Promise<void>): Promise<void> {
+    if (this.#running >= MAX_CONCURRENT_LISTS) {
+      await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    } else this.#running += 1;
+    try {
+      // The caller notes the reading before it begins.
+      await Promise.resolve();
+      await read();
+    } finally {
+      const next = this.#waiting.shift();
+      if (next) next();
+      else this.#running -= 1;
+    }
+  }
+
   async #read(principal: Principal): Promise<readonly ShownKey[]> {
     if (principal.type === "user") {
       const path = `/keys/users/${principal.id}/devices`;
@@ -124,6 +182,12 @@ export class Directory {
   }
 
   async #pin(principal: Principal, keys: readonly ShownKey[]): Promise<void> {
+    const reading = this.#readings.get(principalName(principal));
+    if (reading) reading.isOvertaken = true;
+    await this.#take(principal, keys);
+  }
+
+  async #take(principal: Principal, keys: readonly ShownKey[]): Promise<void> {
     this.onRead(await this.pins.directory(principal, keys.map(directoryKey)));
   }
 }

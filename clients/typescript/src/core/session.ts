@@ -388,9 +388,13 @@ export class Session {
         return this.#observeRotation(data as unknown as KeyRotation);
       case "key.device_added":
       case "key.device_removed":
-        return this.#principalChanged({ type: "user", id: String(data["user_id"]) });
-      case "agent.key_registered":
-        return this.#principalChanged({ type: "agent", id: String(data["agent_id"]) });
+      case "agent.key_registered": {
+        const principal = ownerOfKeys(event)!;
+        for (const entry of this.#entries()) {
+          if (entry.room.isMember(principal)) entry.isStale = true;
+        }
+        return;
+      }
       case "member.added":
       case "member.removed":
       case "conversation.updated":
@@ -413,16 +417,22 @@ export class Session {
     const { server } = entry.room;
     this.#serverEpoch(entry, Math.max(server.epoch, rotation.epoch), false);
     const rotator: Principal = { type: "user", id: rotation.by };
-    const isNew = !this.options.pins.isKnown(rotator) && entry.room.isMember(rotator);
-    if (isNew) await this.directory.speaker(rotation.conversation_id, rotator);
+    if (!this.options.pins.isKnown(rotator) && entry.room.isMember(rotator)) {
+      // The next read of the conversation brings the rotator's keys, and the wrap.
+      entry.isStale = true;
+      return;
+    }
     await this.takeWraps(rotation.conversation_id, entry, rotation.epoch, rotation.wrapped_keys);
   }
 
-  async #principalChanged(principal: Principal): Promise<void> {
-    for (const entry of this.#entries()) {
-      if (entry.room.isMember(principal)) entry.isStale = true;
-    }
-    if (this.options.pins.isKnown(principal)) await this.directory.refresh(principal);
+  /**
+   * Reads the keys that an event says have changed. Their conversations are stale since `observe`, and
+   * read them by themselves: no other event need wait for this. Null if there is nothing to read.
+   */
+  keysRead(event: EventObject): Promise<void> | null {
+    const principal = ownerOfKeys(event);
+    if (!principal || !this.options.pins.isKnown(principal)) return null;
+    return this.directory.changed(principal);
   }
 
   /** After a tap: what waited under the key is read again. */
@@ -683,8 +693,41 @@ export async function observe(
   try {
     await session.observe(event);
   } catch (error) {
-    // A read that failed is repeated when something needs what it would have answered.
-    logger.warn("an event could not be looked into", { name: (error as Error).name });
+    warnOfUnread(error, logger);
+  }
+}
+
+/** As `Session.keysRead`; it neither throws nor rejects. */
+export function keysRead(
+  event: EventObject,
+  session: Session,
+  logger: Logger,
+): Promise<void> | null {
+  const warn = (error: unknown): void => warnOfUnread(error, logger);
+  try {
+    return session.keysRead(event)?.catch(warn) ?? null;
+  } catch (error) {
+    // An event of another shape names nobody.
+    warn(error);
+    return null;
+  }
+}
+
+/** A read that failed is repeated when something needs what it would have answered. */
+function warnOfUnread(error: unknown, logger: Logger): void {
+  logger.warn("an event could not be looked into", { name: (error as Error).name });
+}
+
+/** The principal whose list of keys an event says has changed. */
+function ownerOfKeys({ event, data }: EventObject): Principal | null {
+  switch (event) {
+    case "key.device_added":
+    case "key.device_removed":
+      return { type: "user", id: String(data["user_id"]) };
+    case "agent.key_registered":
+      return { type: "agent", id: String(data["agent_id"]) };
+    default:
+      return null;
   }
 }
 
