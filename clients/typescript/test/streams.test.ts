@@ -104,3 +104,52 @@ test("a status without a text ends with the reply", async () => {
     assert.deepEqual(await conversation.streams(), []);
   });
 });
+
+test("a silent stream sends its signs, so that a tool of some minutes ends no live view", async (t) => {
+  const now = Date.now;
+  let passedMs = 0;
+  t.mock.method(Date, "now", () => now() + passedMs);
+  const options = await cluster.agent("thinker", ada.client);
+  const proxy = await Proxy.start(options.url);
+  t.after(() => proxy.close());
+  const said: string[] = [];
+  proxy.onClientFrame = (frame) => {
+    const [kind, name] = String(frame.type).split(".");
+    if (kind === "stream") said.push(name!);
+    return frame;
+  };
+  /** The service ends a stream after a minute without a sign: a third of it passes. */
+  const nextSign = async (): Promise<void> => {
+    const before = said.length;
+    passedMs += 20_000;
+    await until(() => said.length > before);
+  };
+  const agent = new Agent({ ...options, url: proxy.url }).on("message", async (ctx) => {
+    const out = ctx.stream();
+    out.status("thinking…");
+    await until(() => said.length === 2);
+    for (let sign = 0; sign < 3; sign++) await nextSign();
+    out.write("found");
+    await until(() => said.at(-1) === "delta");
+    // The first sign has the text for those who come later, and a later one keeps it fresh.
+    for (let sign = 0; sign < 7; sign++) await nextSign();
+    await out.end();
+  });
+  let events: ClientEvent[] = [];
+  await running(agent, async () => {
+    const conversation = await ada.client.openAgent(options.agentId);
+    events = await collect(
+      ada,
+      () => conversation.send("?"),
+      (all) => all.some(fromAgent),
+    );
+  });
+  assert.ok(!events.some((event) => event.type === "stream_cancelled"));
+  assert.equal(shown(events), "found");
+  assert.equal(events.find(fromAgent)?.opened?.content["text"], "found");
+  const signs = (count: number): string[] => Array<string>(count).fill("keepalive");
+  assert.deepEqual(said, [
+    ...["begin", "status", ...signs(3)],
+    ...["delta", "checkpoint", ...signs(5), "checkpoint", "end"],
+  ]);
+});
