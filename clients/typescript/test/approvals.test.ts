@@ -161,7 +161,7 @@ test("a question is an approval that people answer", async () => {
   assert.deepEqual(heard, [["When?", "tonight", { n: 1 }, userId], ["denied", "Sure?"]]);
 });
 
-test("a person signs nothing that does not open, and no handler runs for a lie", async () => {
+test("a person signs nothing that does not open", async () => {
   const options = await cluster.agent("liar", ada.client);
   const conversation = await ada.client.openAgent(options.agentId);
   const agent = new Agent(options);
