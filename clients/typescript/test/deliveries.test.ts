@@ -4,7 +4,7 @@ import { after, before, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { Agent, toNode } from "@blindpipe/client/agent";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
-import { Proxy } from "./proxy.js";
+import { Proxy, type Value } from "./proxy.js";
 import {
   MANIFEST,
   SCOPE,
@@ -185,4 +185,57 @@ test("a batch runs conversations side by side and names what failed", async () =
     server.closeAllConnections();
     server.close();
   }
+});
+
+test("a delivery that is too large for its body is read by its address, and only as it was named", async (t) => {
+  const { url: node, agentId, token } = await cluster.agent("large", ada.client);
+  const proxy = await Proxy.start(node);
+  t.after(() => proxy.close());
+  const [heard, errors]: string[][] = [[], []];
+  const silent = (): void => {};
+  const error = (message: string): void => void errors!.push(message);
+  const logger = { debug: silent, info: silent, warn: silent, error };
+  const options = { url: proxy.url, agentId, token, logger, plaintext: "allow" } as const;
+  const agent = new Agent(options).on("message", (ctx) => void heard!.push(ctx.text));
+  const receive = agent.webhook([WHOLE_SECRET, SECRET]);
+  let delivery: Value = null;
+  const { server, url } = await listening(
+    toNode(async (request) => {
+      const body: Value = await request.clone().json();
+      if (body.event !== "message.created") return receive(request);
+      delivery = body;
+      return Response.json({});
+    }),
+  );
+  t.after(() => server.close());
+  await setWebhook(options, url, WHOLE_SECRET);
+  const conversation = await ada.client.openAgent(agentId);
+  conversation.chooseClear();
+  const long = "x".repeat(1_048_400);
+  await conversation.send(long);
+  const { object_ref: named } = (await until(() => delivery)).data;
+
+  const lies: [reference: object, altered: (bytes: Uint8Array) => Uint8Array][] = [
+    [{}, (bytes) => bytes.map((byte, at) => (at === 100 ? byte ^ 1 : byte))],
+    [{}, (bytes) => bytes.subarray(1)],
+    [{}, (bytes) => Buffer.concat([bytes, Buffer.from(" ")])],
+    [{ sha256: "0".repeat(64) }, (bytes) => bytes],
+    [{ size: named.size + 1 }, (bytes) => bytes],
+    [{ size: undefined }, (bytes) => bytes],
+  ];
+  const deliver = (reference: object): Promise<Response> => {
+    const body = { ...delivery, data: { object_ref: { ...named, ...reference } } };
+    return receive(signed(SECRET, JSON.stringify(body)));
+  };
+  for (const [reference, altered] of lies) {
+    proxy.onBytes = (_, bytes) => altered(bytes);
+    const answer = await deliver(reference);
+    assert.equal(answer.status, 503);
+    assert.equal(await answer.text(), "the data of an event are not those that its delivery names");
+  }
+  assert.deepEqual(heard, []);
+  assert.equal(errors!.length, lies.length);
+  proxy.onBytes = (_, bytes) => bytes;
+  assert.equal((await deliver({})).status, 200);
+  assert.ok(heard!.length === 1 && heard![0] === long, "it is read whole");
 });

@@ -1,5 +1,5 @@
 /** The ways by which events come: a socket, long polls, deliveries. */
-import { resolvedEvent } from "../core/large.js";
+import { OtherEventData, resolvedEvent } from "../core/large.js";
 import { keysRead, observe } from "../core/session.js";
 import type { EventObject, ToolCallOutcome } from "../core/types.js";
 import { BlindpipeError, Closed, errorName, isOutage } from "../errors.js";
@@ -289,6 +289,10 @@ async function deliver(
     return outcome === "too slow" ? later("not in time") : Response.json({});
   } catch (error) {
     if (error instanceof AlreadyRunning) return later("an earlier delivery is being handled");
+    if (error instanceof OtherEventData) {
+      logger.error(error.message, { event_id: event.event_id });
+      return later(error.message);
+    }
     if (isOutage(error)) return later("the service is away");
     logger.error("a handler has failed", { name: errorName(error) });
     return new Response("the handler has failed", { status: 500 });

@@ -63,7 +63,17 @@ export async function resolvedContent(http: Http, given: Source): Promise<Source
   }
 }
 
-/** The event with its data, if a delivery has a reference in their place. */
+/** The data of an event are not those that its delivery names. Another attempt may bring the right ones. */
+export class OtherEventData extends ConnectionLost {
+  constructor() {
+    super("the data of an event are not those that its delivery names");
+  }
+}
+
+/**
+ * The event with its data, if a delivery has a reference in their place. Throws `OtherEventData` if
+ * size or hash differ.
+ */
 export async function resolvedEvent(http: Http, event: EventObject): Promise<EventObject> {
   const named = event.data?.["object_ref"] as JsonObject | undefined;
   if (typeof named !== "object" || named === null) return event;
@@ -75,9 +85,8 @@ export async function resolvedEvent(http: Http, event: EventObject): Promise<Eve
     isPublic: true,
   });
   const bytes = new Uint8Array(await response.arrayBuffer());
-  if (hex(await sha256(bytes)) !== String(named["sha256"]).toLowerCase()) {
-    throw new ConnectionLost("the data of an event are others");
-  }
+  const isSame = hex(await sha256(bytes)) === String(named["sha256"]).toLowerCase();
+  if (bytes.length !== named["size"] || !isSame) throw new OtherEventData();
   return { ...event, data: JSON.parse(fromUtf8(bytes)) as JsonObject };
 }
 
