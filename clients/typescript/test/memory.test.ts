@@ -1,12 +1,10 @@
 // A backlog stays on the server. The events that wait in a client have a bound, however many come.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { setFlagsFromString } from "node:v8";
-import { runInNewContext } from "node:vm";
 import { Agent, type AgentOptions } from "@blindpipe/client/agent";
 import { Room, idBytes, newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
-import { asAgent, running, until } from "./support.js";
+import { asAgent, heldBytes as held, running, until } from "./support.js";
 
 const DAY_MS = 24 * 60 * 60 * 1000;
 const AGE_MS = 31 * DAY_MS;
@@ -15,9 +13,6 @@ const MESSAGE_BYTES = 700_000;
 /** The clients' own bound is 8 MB for each of two readers; the rest is what is on its way. */
 const MAX_GROWTH_BYTES = 50_000_000;
 
-setFlagsFromString("--expose-gc");
-const collectGarbage = runInNewContext("gc") as () => void;
-
 let cluster: DevCluster;
 
 before(async () => {
@@ -25,12 +20,6 @@ before(async () => {
 });
 
 after(() => cluster?.stop());
-
-function held(): number {
-  collectGarbage();
-  const { heapUsed, external } = process.memoryUsage();
-  return heapUsed + external;
-}
 
 test("a conversation remembers 10,000 messages against replays, in 2 MB", () => {
   const sender = { type: "user", id: newUlid() } as const;

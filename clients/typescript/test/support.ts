@@ -4,6 +4,8 @@ import { createHmac } from "node:crypto";
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { fileURLToPath } from "node:url";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
 import {
   Client,
@@ -238,6 +240,17 @@ export function signed(secret: string, body: string): Request {
     "webhook-signature": `v1,${signature}`,
   };
   return new Request("http://agent.invalid/", { method: "POST", headers, body });
+}
+
+let collectGarbage: (() => void) | null = null;
+
+/** The memory that is in use, without garbage. */
+export function heldBytes(): number {
+  setFlagsFromString("--expose-gc");
+  collectGarbage ??= runInNewContext("gc") as () => void;
+  collectGarbage();
+  const { heapUsed, external } = process.memoryUsage();
+  return heapUsed + external;
 }
 
 /** A server of one's own, for deliveries. */
