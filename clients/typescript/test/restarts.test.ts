@@ -12,7 +12,7 @@ import {
   type HandledStore,
   filePins,
 } from "@blindpipe/client/agent";
-import { Client, fileStore } from "@blindpipe/client";
+import { Client, fileStore, isOutage } from "@blindpipe/client";
 import { newUlid } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { Victim, again, attackedPerson, changed, isMessage } from "./attacks.js";
@@ -349,4 +349,45 @@ test("a message under another spelling of its conversation's id is not handled a
     await answerTo(ada, () => conversation.send("and more"));
   });
   assert.deepEqual([victim.heard, victim.faults], [["once", "and more"], []]);
+});
+
+test("a device goes on from its store while the service is away, and connects when it is back", async (t) => {
+  const path = await newPath();
+  const proxy = await Proxy.start(cluster.nodes[0]!);
+  t.after(() => proxy.close());
+  const options = () => ({ url: proxy.url, store: fileStore(path) });
+  await assert.rejects(Client.resumeOffline(options()), { name: "Closed" });
+  const person = await cluster.user("ada", options());
+  const group = await person.client.openGroup([], { title: "notes" });
+  await group.send("kept");
+  await until(async () => (await readFile(`${path}.learned`, "utf8")).includes(group.id));
+
+  proxy.isAway = true;
+  // `resume` asks the service, and says that it is away. The sign-in is as good as before.
+  await assert.rejects(Client.resume(options()), (error) => isOutage(error));
+  proxy.requests.splice(0);
+  const client = await Client.resumeOffline(options());
+  assert.equal(client.userId, person.client.userId);
+  assert.ok(Object.keys(client.trust.store().principals).length > 0);
+  assert.deepEqual([...client.session.marks().keys()], [group.id]);
+  const conversation = client.conversation(group.id);
+  assert.deepEqual(proxy.requests, [], "nothing is asked");
+  const ending = new AbortController();
+  t.after(() => ending.abort());
+  const shown: unknown[] = [];
+  const showing = (async () => {
+    for await (const event of client.events({ signal: ending.signal }))
+      if (event.type === "message") shown.push(event.opened?.content["text"]);
+  })();
+  await until(() => proxy.requests.length > 0);
+  proxy.isAway = false;
+  assert.deepEqual(await texts(conversation), ["kept"]);
+  await conversation.send("again");
+  await until(() => shown.includes("again"), 30_000);
+  ending.abort();
+  await showing;
+
+  await client.account.logout();
+  const ended = await Client.resumeOffline(options());
+  await assert.rejects(ended.events().next(), { name: "Closed" });
 });
