@@ -27,6 +27,11 @@ export { type Reactions, timeline, type TimelineItem } from "./client/timeline.j
 export { type ContentKind, type ContentView, contentView } from "./core/content.js";
 export type { CreateOptions, DeviceKeys, PushTarget } from "./client/devices.js";
 export { Devices } from "./client/devices.js";
+export {
+  type PasskeyOptions,
+  supportsPasskeyAutofill,
+  supportsPasskeys,
+} from "./client/passkeys.js";
 export { type Proof, Sessions } from "./client/sessions.js";
 export type { ClientEvent } from "./client/events.js";
 export type { ConsentStore, DeviceTool, ToolRun } from "./client/tool-requests.js";

@@ -3,7 +3,14 @@ import assert from "node:assert/strict";
 import { createHmac, randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 import { Agent } from "@blindpipe/client/agent";
-import { Client, Closed, type StoredSession, UsageError } from "@blindpipe/client";
+import {
+  Client,
+  Closed,
+  type StoredSession,
+  UsageError,
+  supportsPasskeyAutofill,
+  supportsPasskeys,
+} from "@blindpipe/client";
 import { AgentKey } from "@blindpipe/client/e2ee";
 import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
 import { MANIFEST, signIn, texts } from "./support.js";
@@ -190,4 +197,15 @@ test("a device subscribes to pushes and ends them", async () => {
   await assert.rejects(devices.subscribe({ endpoint, keys: wrong }));
   await devices.unsubscribe();
   await assert.rejects(devices.subscription());
+});
+
+test("where there is no browser, no passkey is asked for", async () => {
+  assert.equal(supportsPasskeys(), false);
+  assert.equal(await supportsPasskeyAutofill(), false);
+  const calls = [
+    () => Client.signInWithPasskey({ url: cluster.nodes[0]! }),
+    () => ada.client.registerPasskey("laptop"),
+    () => ada.client.reauthWithPasskey(),
+  ];
+  for (const call of calls) await assert.rejects(call, { name: "UsageError" });
 });

@@ -32,15 +32,20 @@ test("a person minds the account", { skip, timeout: 120_000 }, async (t) => {
   const { page, context, faults } = await newPage(browser, { serviceWorkers: "block" });
   page.setDefaultTimeout(10_000);
   await context.addInitScript(AXE);
-  await addAuthenticator(context, page);
+  const forgetPasskeys = await addAuthenticator(context, page);
   const email = `grace-${Date.now()}@example.com`;
   const { protectionPassword } = await register(page, cluster, email, "Grace");
+
+  /** The service wants a proof before the next call. */
+  const refuseOnce = (url) => {
+    const json = { error: { code: "REAUTH_REQUIRED", message: "log in again", params: {} }, request_id: "r" };
+    return page.route(url, (route) => route.fulfill({ status: 403, json }), { times: 1 });
+  };
 
   await t.test("a passkey is made, after a proof where the service wants one", async () => {
     await settings(page, "Passkeys and password");
     await page.getByText("You have no passkeys yet.").waitFor();
-    const refusal = { error: { code: "REAUTH_REQUIRED", message: "log in again", params: {} }, request_id: "r" };
-    await page.route("**/users/me/passkeys/begin", (route) => route.fulfill({ status: 403, json: refusal }), { times: 1 });
+    await refuseOnce("**/users/me/passkeys/begin");
     await page.getByLabel("Name of the new passkey").fill("Laptop");
     await page.getByRole("button", { name: "Add a passkey" }).click();
     const dialog = page.getByRole("dialog");
@@ -76,11 +81,17 @@ test("a person minds the account", { skip, timeout: 120_000 }, async (t) => {
     await page.getByText("You have no passkeys yet.").waitFor();
   });
 
-  await t.test("a passkey is removed", async () => {
+  await t.test("a passkey is removed, after it has proven who asks", async () => {
+    await forgetPasskeys();
     await page.getByLabel("Name of the new passkey").fill("Key ring");
     await page.getByRole("button", { name: "Add a passkey" }).click();
+    await page.getByRole("button", { name: "Remove: Key ring" }).waitFor();
+    await refuseOnce("**/users/me/passkeys/*");
+    const isProven = page.waitForResponse((response) => response.url().endsWith("/auth/reauth"));
     await page.getByRole("button", { name: "Remove: Key ring" }).click();
     await agree(page);
+    await page.getByRole("dialog").getByRole("button", { name: "Use a passkey" }).click();
+    assert.equal((await isProven).status(), 200);
     await page.getByText("You have no passkeys yet.").waitFor();
   });
 

@@ -96,11 +96,11 @@ export async function newPage(browser, options = {}) {
 
 export const AXE = readFileSync(fileURLToPath(new URL("../node_modules/axe-core/axe.min.js", import.meta.url)), "utf8");
 
-/** A device that keeps passkeys, and whose person always agrees. */
+/** A device that keeps passkeys, and whose person always agrees. Returns what makes it forget them. */
 export async function addAuthenticator(context, page) {
   const session = await context.newCDPSession(page);
   await session.send("WebAuthn.enable");
-  await session.send("WebAuthn.addVirtualAuthenticator", {
+  const { authenticatorId } = await session.send("WebAuthn.addVirtualAuthenticator", {
     options: {
       protocol: "ctap2",
       ctap2Version: "ctap2_1",
@@ -111,6 +111,7 @@ export async function addAuthenticator(context, page) {
       automaticPresenceSimulation: true,
     },
   });
+  return () => session.send("WebAuthn.clearCredentials", { authenticatorId });
 }
 
 /** The page of the first node, at the name that passkeys belong to. */

@@ -24,6 +24,7 @@ import { AccountCalls } from "./calls.js";
 import { Conversation } from "./conversation.js";
 import { type DeviceKeys, Devices, importHeld } from "./devices.js";
 import { Acks, Keeper, type EarlierRuns } from "./keeper.js";
+import { type PasskeyOptions, answeredByPasskey, checkSupport, createdPasskey } from "./passkeys.js";
 import { type Proof, Sessions, proofBody } from "./sessions.js";
 import { type ClientEvent, EventReader, FrameQueue, eventSocket } from "./events.js";
 import { type NotGiven, type NotRotated, Rotator } from "./rotation.js";
@@ -186,6 +187,16 @@ export class Client extends AccountCalls {
     const { challengeId, credential } = options;
     const body = { challenge_id: challengeId, credential };
     return Client.#signIn(options, "/auth/passkey/complete", body);
+  }
+
+  /**
+   * Signs in with a passkey that the person chooses in this browser; null if they choose none, or the
+   * signal aborts. Throws `UsageError` where `supportsPasskeys()` is false.
+   */
+  static async signInWithPasskey(options: ClientOptions & PasskeyOptions): Promise<Client | null> {
+    const challenge = () => Client.beginPasskeyLogin(options);
+    const answer = await answeredByPasskey(challenge, options);
+    return answer && Client.loginWithPasskey({ ...options, ...answer });
   }
 
   /** Sets a password by a code that was mailed for the scene `reset`. Every session ends. */
@@ -438,6 +449,26 @@ export class Client extends AccountCalls {
   async reauth(proof: Proof): Promise<void> {
     const body = proofBody(proof);
     await this.account.http.data({ method: "POST", path: "/auth/reauth", body });
+  }
+
+  /** As `reauth`, with a passkey of this browser. False if the person chooses none. */
+  async reauthWithPasskey(options: PasskeyOptions = {}): Promise<boolean> {
+    const answer = await answeredByPasskey(() => Client.beginPasskeyLogin(this.options), options);
+    if (answer) await this.reauth(answer);
+    return answer !== null;
+  }
+
+  /**
+   * Makes a passkey in this browser, and adds it to the account. Null if the person changed their mind.
+   * It needs a sign-in of the last 10 minutes. Throws `UsageError` where `supportsPasskeys()` is false.
+   */
+  async registerPasskey(
+    name?: string,
+  ): Promise<components["schemas"]["EnrolledPasskey"] | null> {
+    checkSupport();
+    const challenge = await this.beginPasskey();
+    const credential = await createdPasskey(challenge);
+    return credential ? this.addPasskey(challenge.challenge_id, credential, name) : null;
   }
 
   /** The scopes that agents hold or ask for. */

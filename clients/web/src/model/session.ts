@@ -13,7 +13,6 @@ import * as line from "./line.js";
 import { phase } from "./phase.js";
 import { embedder, isWidget } from "./place.js";
 import * as push from "./push.js";
-import { passkeyAnswer } from "./passkeys.js";
 import * as storage from "./storage.js";
 import { tools } from "./tools.js";
 import { learnings } from "./trust.js";
@@ -120,12 +119,9 @@ export async function loginWithCode(email: string, code: string): Promise<void> 
  * Waits for the person to choose a passkey: beside the field for the e-mail, or in a dialog of the browser. Ends without
  * a sign-in when the signal aborts, or the person does not choose.
  */
-export async function loginWithPasskey(mediation: "conditional" | "optional", signal: AbortSignal): Promise<void> {
-  const device = await ownDeviceId();
-  let answer: Awaited<ReturnType<typeof passkeyAnswer>>;
-  do answer = await passkeyAnswer(await Client.beginPasskeyLogin(options(device, {})), mediation, signal);
-  while (answer === "late");
-  if (answer) await enter(await Client.loginWithPasskey(options(device, answer)));
+export async function loginWithPasskey(autofill: boolean, signal: AbortSignal): Promise<void> {
+  const client = await Client.signInWithPasskey(options(await ownDeviceId(), { autofill, signal }));
+  if (client) await enter(client);
 }
 
 export async function sendCode(email: string, scene: "register" | "login", turnstileToken: string): Promise<void> {

@@ -1,10 +1,10 @@
 /** The proof of identity that the service wants before what a stolen session must not do. */
 import { signal, useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { Client, type Proof, ReauthRequired } from "@blindpipe/client";
+import { type Proof, ReauthRequired } from "@blindpipe/client";
 import { Button, Dialog, Fault, Field, useAction } from "./action.js";
 import { t } from "../i18n/index.js";
-import { hasPasskeys, passkeyAnswer } from "../model/passkeys.js";
+import { hasPasskeys } from "../model/passkeys.js";
 import { client } from "../model/phase.js";
 
 /** Ends the wait for a proof: whether there is one. */
@@ -39,9 +39,7 @@ function Prove({ answer }: { readonly answer: (isProven: boolean) => void }): JS
     end(true);
   };
   const provePasskey = async (): Promise<void> => {
-    const challenge = await Client.beginPasskeyLogin({ url: location.origin });
-    const proof = await passkeyAnswer(challenge, "optional", new AbortController().signal);
-    if (proof && proof !== "late") await prove(proof);
+    if (await client().reauthWithPasskey()) end(true);
   };
   return (
     <Dialog title={t("prove")} onClose={() => end(false)}>

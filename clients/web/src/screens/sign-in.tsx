@@ -29,7 +29,7 @@ export function SignIn(): JSX.Element {
     // A browser has one question about passkeys at a time.
     offer.end();
     const { loginWithPasskey } = await session();
-    await loginWithPasskey("optional", new AbortController().signal).finally(offer.begin);
+    await loginWithPasskey(false, new AbortController().signal).finally(offer.begin);
   };
 
   const needsCode = mode.value !== "password";
@@ -133,7 +133,7 @@ async function offer(signal: AbortSignal): Promise<void> {
   if (!(await offersPasskeys())) return;
   const { loginWithPasskey } = await session();
   try {
-    await loginWithPasskey("conditional", signal);
+    await loginWithPasskey(true, signal);
   } catch (error) {
     // The other ways in are there. Some browsers say only now that they have no passkeys.
     if (!(error instanceof BlindpipeError || error instanceof DOMException)) throw error;

@@ -5,7 +5,7 @@ import type { components } from "@blindpipe/client";
 import { ask, Button, Fault, Field } from "../../parts/action.js";
 import { withProof } from "../../parts/proof.js";
 import { t, time } from "../../i18n/index.js";
-import { addPasskey, hasPasskeys } from "../../model/passkeys.js";
+import { hasPasskeys } from "../../model/passkeys.js";
 import { client } from "../../model/phase.js";
 import { all, useLoaded } from "./load.js";
 
@@ -15,7 +15,7 @@ export function Passkeys(): JSX.Element {
   const { value, action, load } = useLoaded(() => all<Passkey>(client().passkeys()));
   const name = useSignal("");
   const add = async (): Promise<void> => {
-    await withProof(() => addPasskey(client(), name.value.trim()));
+    await withProof(() => client().registerPasskey(name.value.trim()));
     name.value = "";
     await load();
   };
