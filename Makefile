@@ -104,6 +104,13 @@ clients-typescript: toolchain
 	else $(LINTED) build --locked --workspace --example interop && cd clients/typescript \
 	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
 
+.PHONY: clients-slow-typescript
+clients-slow: clients-slow-typescript
+clients-slow-typescript: toolchain
+	@echo "== slow tests of the clients: TypeScript"
+	@if command -v node >/dev/null; then cd clients/typescript \
+	&& npm ci --no-fund --no-audit --loglevel=error && npm run test:slow; fi
+
 # The app in a real browser, against a cluster that serves it. It is built on the TypeScript client's build.
 clients-web: clients-typescript
 	@echo "== clients: web app"

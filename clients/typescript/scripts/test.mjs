@@ -1,5 +1,5 @@
 // Runs the tests, or only those named: `npm test -- people agent`. Tests against a real cluster
-// start one of their own, if its program is built.
+// start one of their own, if its program is built. `--slow` runs the longest tests instead, which need none.
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -77,8 +77,9 @@ const all = readdirSync(join(here, "build/test"))
   .map((name) => name.slice(0, -".test.js".length))
   .filter((name) => process.argv.length === 2 || process.argv.includes(name));
 const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
+const isSlow = process.argv.includes("--slow");
 /** A hang is a failure. */
-const timeoutMs = process.env.CRASHES ? 900_000 : 300_000;
+const timeoutMs = process.env.CRASHES || isSlow ? 900_000 : 300_000;
 const options = [
   "--test",
   "--test-reporter=spec",
@@ -88,7 +89,11 @@ const options = [
 /** It kills a node that all use. */
 const LAST = "node-death";
 
-if (!existsSync(program)) {
+if (isSlow) {
+  const slow = readdirSync(join(here, "build/test")).filter((name) => name.endsWith(".slow.js"));
+  const paths = slow.map((name) => join(here, "build/test", name));
+  process.exitCode = await run(process.execPath, [...options, ...paths], {});
+} else if (!existsSync(program)) {
   console.log(`
   ****************************************************************************
   *  THE TESTS OF THE TYPESCRIPT CLIENT AGAINST A CLUSTER ARE LEFT OUT:
