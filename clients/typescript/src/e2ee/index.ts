@@ -5,12 +5,70 @@
  *
  * @module e2ee
  */
-export * from "./errors.js";
-export * from "./keys.js";
-export * from "./context.js";
-export * from "./content.js";
-export * from "./epoch.js";
-export * from "./wrap.js";
+export { DecryptError, type DecryptReason, KeyUnavailable, UsageError } from "./errors.js";
+export {
+  AgentKey,
+  generatePrivateKeys,
+  importKeys,
+  importOpeningKey,
+  introduce,
+  type Introduction,
+  isUsable,
+  keyId,
+  type KeyPair,
+  namedPrincipal,
+  type OpeningKeys,
+  type Principal,
+  principalBytes,
+  principalName,
+  type PrincipalType,
+  type PrivateKeys,
+  type PublicKeys,
+  verifyIntroduction,
+} from "./keys.js";
+export {
+  contextBytes,
+  type DeltaPlace,
+  Kind,
+  type MessagePlace,
+  type Place,
+  requestDigest,
+  type RequestPlace,
+  type ResponsePlace,
+  STATUS_NUMBER,
+} from "./context.js";
+export {
+  checkContent,
+  decodeContent,
+  decodeSource,
+  encodeContent,
+  encodeLargeContent,
+  type Json,
+  type JsonObject,
+  MAX_CONTENT_BYTES,
+  paddedLength,
+  padme,
+  PLAINTEXT_HEAD_BYTES,
+} from "./content.js";
+export {
+  agentLaneSecret,
+  EpochKey,
+  LANE_AGENT,
+  LANE_EVERYONE,
+  laneSecret,
+  newSecret,
+  secretId,
+  type SecretKind,
+} from "./epoch.js";
+export {
+  isNotGiven,
+  NOT_GIVEN,
+  type OpenedWrap,
+  openWrap,
+  sealWrap,
+  type WrapInput,
+  wrapRecipient,
+} from "./wrap.js";
 export {
   type EncryptedPayload,
   type Header,
@@ -49,14 +107,68 @@ export {
   restoreBackup,
   sealBackup,
 } from "./backup.js";
-export * from "./approval.js";
-export * from "./safety.js";
-export * from "./search.js";
-export * from "./replies.js";
-export * from "./key-log.js";
-export * from "./trust.js";
-export * from "./room.js";
-export * from "./consent.js";
+export {
+  answerDigest,
+  type ApprovalDecision,
+  clearContent,
+  decisionBytes,
+  type KeyOf,
+  type Proof,
+  questionDigest,
+  ReceiptError,
+  type ReceiptFault,
+  signDecision,
+  verifyReceipt,
+} from "./approval.js";
+export { safetyDigits, safetyNumber, type SafetySide } from "./safety.js";
+export { MAX_MESSAGE_TOKENS, MAX_SEARCH_TOKENS, searchTokens, searchWords } from "./search.js";
+export { eventOrigin, messageOrigin, type Origin, originKey, replyId } from "./replies.js";
+export { keysHash, leafHash, type ListedKey, logLabel, logLeaf } from "./key-log.js";
+export {
+  type DirectoryKey,
+  isAccepted,
+  isRetired,
+  type LoadedPins,
+  notice,
+  type Notice,
+  type NoticeKind,
+  type Pin,
+  sortNotices,
+  type Standing,
+  type StoredPin,
+  type StoredPins,
+  type StoredPrincipal,
+  Trust,
+  type TrustPolicy,
+} from "./trust.js";
+export {
+  type EpochMarks,
+  type Given,
+  type Incoming,
+  keptMessage,
+  MAX_MESSAGE_AGE_MS,
+  mergedMarks,
+  NO_MARKS,
+  Refusal,
+  Room,
+  type Sealing,
+  type ServerEpoch,
+  type Shown,
+  type Visibility,
+  type WrapTaken,
+  type Writing,
+} from "./room.js";
+export {
+  type Asked,
+  Consents,
+  type Decision,
+  MAX_REMEMBERED_DAYS,
+  openResponse,
+  type Sensitivity,
+  type StoredConsents,
+  type StoredRemembered,
+  type Tool,
+} from "./consent.js";
 export {
   type Bytes,
   type NativeKey,

@@ -26,7 +26,7 @@ import {
 import { type SafetySide, safetyNumber } from "./safety.js";
 import { type Entries, Texts } from "./texts.js";
 
-export * from "./notices.js";
+export { notice, type Notice, type NoticeKind, sortNotices } from "./notices.js";
 export {
   type DirectoryKey,
   type Pin,
