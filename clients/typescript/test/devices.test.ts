@@ -75,7 +75,7 @@ test("a device that nobody introduced waits for a tap, and is an alarm on all ot
     const phone = await signIn(ada, cluster.nodes[1]!, "phone", { hooks });
     await phone.devices.restore(ada.protectionPassword);
     await caughtUp(phone);
-    assert(alarms.includes(keyId));
+    await until(() => alarms.includes(keyId));
 
     // A person behind the agent, and Bob, asked Ada.
     await agent.trust(ada.client.self, keyId);

@@ -3,9 +3,10 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import type { ClientEvent } from "@blindpipe/client";
 import { devCluster, type DevCluster } from "@blindpipe/client/testing";
+import { Agent } from "@blindpipe/client/agent";
 import { attackedAgent, attackedPerson, shown } from "./attacks.js";
 import type { Proxy, Value } from "./proxy.js";
-import { signIn, until } from "./support.js";
+import { MANIFEST, SCOPE, TOOLS, grant, running, signIn, until } from "./support.js";
 
 let cluster: DevCluster;
 
@@ -138,4 +139,55 @@ test("a directory that answers late holds up no event of a person", async (conte
     release();
     await until(() => acks.some(isLater));
   });
+});
+
+test("neither a person's own list of keys nor the answer to an unknown tool holds up events", async (context) => {
+  const bob = await cluster.user("bob");
+  await attackedPerson(
+    cluster,
+    async ({ proxy, user }) => {
+      const withBob = await bob.client.openDirect(user.client.userId);
+      const made = await cluster.agent("asker", user.client, MANIFEST);
+      const agent = new Agent(made).on("message", (ctx) => {
+        void ctx.call({ tool: "beep", scope: SCOPE, arguments: {} }).catch(() => {});
+      });
+      const withAgent = await user.client.openAgent(made.agentId);
+      let release!: () => void;
+      const gate = new Promise<undefined>((resolve) => (release = () => resolve(undefined)));
+      const frozen = [`/keys/users/${user.client.userId}/devices`, "/users/me/devices"];
+      const reads = new Set<string>();
+      proxy.before = ({ path, method }) => {
+        const [route] = path.split("?");
+        if (method !== "GET" || !frozen.includes(route!)) return undefined;
+        reads.add(route!);
+        return gate;
+      };
+      const acks: string[] = [];
+      proxy.onClientFrame = (frame) => {
+        if (frame.type === "ack") acks.push(frame.cursor);
+        return frame;
+      };
+      const events: ClientEvent[] = [];
+      const ending = new AbortController();
+      context.after(() => ending.abort());
+      void (async () => {
+        for await (const event of user.client.events({ signal: ending.signal })) events.push(event);
+      })();
+      await running(agent, async () => {
+        await grant(made, user, withAgent);
+        await withAgent.send("please");
+        const request = (): ClientEvent | undefined =>
+          events.find(({ type }) => type === "tool_request");
+        const { event } = (await until(request)) as Value;
+        await until(() => reads.size === 2);
+        await withBob.send("hello");
+        await until(() => shown(events).includes("hello"));
+        const isLater = (cursor: string): boolean => numberOf(cursor) >= numberOf(event.cursor);
+        assert(!acks.some(isLater), "a request without its answer is not acknowledged");
+        release();
+        await until(() => acks.some(isLater));
+      });
+    },
+    { tools: TOOLS },
+  );
 });

@@ -547,13 +547,14 @@ export class Client extends AccountCalls {
       (cursor) => socket.send({ type: "ack", cursor }),
     );
     try {
-      await this.#checkOwnList();
+      // An answer that comes late holds up no event.
+      void this.#checkOwnList();
       for await (const frame of queue) {
         const read = await this.#read(reader, frame, closing.signal);
         if (!read) return;
         for (const event of read) {
           yield event;
-          if (event.type === "tool_request") await this.#answerUnknown(event.request);
+          if (event.type === "tool_request") acks.after(this.#answerUnknown(event.request));
         }
         this.keeper.shown();
         if (frame.type === "event") acks.add(String(frame["cursor"]));

@@ -122,8 +122,8 @@ export class Keeper {
 export class Acks {
   #cursor: string | null = null;
   #running: Promise<void> | null = null;
-  /** Reads that earlier events have begun. Null once they have ended. */
-  #reads: Promise<void> | null = null;
+  /** Calls that earlier events have begun. Null once they have ended. */
+  #calls: Promise<void> | null = null;
   readonly #ending = new AbortController();
 
   constructor(
@@ -132,18 +132,18 @@ export class Acks {
   ) {}
 
   /** The events from now on are acknowledged after the end of this. It never rejects. */
-  after(read: Promise<void>): void {
-    const reads = this.#reads ? this.#reads.then(() => read) : read;
-    this.#reads = reads;
-    void reads.then(() => {
-      if (this.#reads === reads) this.#reads = null;
+  after(call: Promise<void>): void {
+    const calls = this.#calls ? this.#calls.then(() => call) : call;
+    this.#calls = calls;
+    void calls.then(() => {
+      if (this.#calls === calls) this.#calls = null;
     });
   }
 
   /** Everything up to this cursor was shown. */
   add(cursor: string): void {
-    if (!this.#reads) return this.#add(cursor);
-    void this.#reads.then(() => {
+    if (!this.#calls) return this.#add(cursor);
+    void this.#calls.then(() => {
       if (!this.#ending.signal.aborted) this.#add(cursor);
     });
   }
