@@ -291,7 +291,7 @@ test("a secret of before seals nothing more, whatever the server calls current",
     marks,
     pins: user.client.trust.store(),
   });
-  client.devices.hold(kept(user));
+  client.devices.useKeys(kept(user));
   await assert.rejects(client.conversation(conversation.id).send("under no secret of before"));
   assert.deepEqual(proxy.requests.filter(isSent), []);
   proxy.close();

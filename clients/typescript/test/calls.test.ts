@@ -42,7 +42,7 @@ test("a sign-in goes on after a restart", async () => {
   await conversation.send("before");
 
   const again = await Client.resume({ url, onSession }, kept.at(-1)!);
-  again.devices.hold(keys);
+  again.devices.useKeys(keys);
   const { userId, deviceId } = again.account;
   assert.deepEqual([userId, deviceId], [ada.client.account.userId, "laptop"]);
   assert.deepEqual(await texts(again.conversation(conversation.id)), ["before"]);
@@ -54,7 +54,7 @@ test("a sign-in goes on after a restart", async () => {
     return fetch(...parameters);
   };
   const later = await Client.resumeOffline({ url, onSession, fetch: count }, kept.at(-1)!);
-  later.devices.hold(keys);
+  later.devices.useKeys(keys);
   assert.deepEqual([later.userId, later.account.deviceId, calls], [userId, "laptop", []]);
   assert.deepEqual(await texts(later.conversation(conversation.id)), ["before"]);
   assert.equal(calls[0], "/auth/refresh", "the first call renews the sign-in");
@@ -62,7 +62,7 @@ test("a sign-in goes on after a restart", async () => {
   await later.account.logout();
   await assert.rejects(Client.resume({ url }, kept.at(-1)!), Closed);
   const ended = await Client.resumeOffline({ url }, kept.at(-1)!);
-  ended.devices.hold(keys);
+  ended.devices.useKeys(keys);
   await assert.rejects(ended.events().next(), Closed);
 });
 

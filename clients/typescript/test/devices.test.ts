@@ -124,7 +124,7 @@ test("a device that is revoked gets no secret of what follows, at once", async (
 test("a device goes on with what it kept", async () => {
   const bob = await cluster.user("bob");
   let learned = 0;
-  const eve = await cluster.user("eve", { deviceId: "tablet", onLearned: () => void learned++ });
+  const eve = await cluster.user("eve", { deviceId: "tablet", onTrustChanged: () => void learned++ });
   const conversation = await eve.client.openDirect(bob.client.account.userId);
   await conversation.send("kept");
   assert(learned > 0, "there was something to keep");
@@ -136,7 +136,7 @@ test("a device goes on with what it kept", async () => {
   const pins = JSON.parse(JSON.stringify(eve.client.trust.store()));
   const again = await signIn(eve, cluster.nodes[0]!, "tablet", { pins, marks });
   assert.throws(() => again.conversation(conversation.id), { name: "KeyUnavailable" });
-  again.devices.hold(keys);
+  again.devices.useKeys(keys);
   const kept = again.conversation(conversation.id);
   assert.deepEqual(await texts(kept), ["kept"]);
   const [bobs] = again.trust.keysOf(bob.client.self);
@@ -258,8 +258,8 @@ test("an agent's link verifies its key", async () => {
   const key_id = data.keys[0]!.key_id;
   await running(agent, async () => {
     let stored: StoredPins | null = null;
-    const onLearned = (): void => void (stored = user.client.trust.store());
-    const user = await cluster.user("linker", { onLearned });
+    const onTrustChanged = (): void => void (stored = user.client.trust.store());
+    const user = await cluster.user("linker", { onTrustChanged });
     const conversation = await user.client.openAgent(options.agentId, { keyId: key_id });
     // A store is told of the link at once: it counts also after a restart.
     const { principals } = stored as unknown as StoredPins;

@@ -153,7 +153,7 @@ export class Agent {
     if (!(await enter(null))) throw new Error("the store has failed");
     if (!pins.confirm(principal, keyId)) throw new UsageError("this key was never shown");
     parts.session.reconsider(principal);
-    parts.session.options.onLearned?.();
+    parts.session.options.onTrustChanged?.();
     await save();
   }
 

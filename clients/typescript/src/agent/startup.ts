@@ -74,7 +74,7 @@ export async function start(
       const details = { type: kind, principal_id: about.id, key_id: keyId, conversation_id };
       hooks.call("key_changed", details);
     },
-    onLearned: () => lessons.soon(),
+    onTrustChanged: () => lessons.soon(),
     onHandled: (handled) => lessons.handled(handled),
   });
   lessons.hold(pins, session);

@@ -143,7 +143,7 @@ export class Client extends AccountCalls {
   /** Takes over what earlier runs of this device have kept. */
   async #begin(kept: DeviceState | null): Promise<this> {
     this.#earlier ??= await this.keeper.load(this.account);
-    if (kept?.keys) this.devices.hold(await importHeld(restoreKeys(kept.keys)));
+    if (kept?.keys) this.devices.useKeys(await importHeld(restoreKeys(kept.keys)));
     return this;
   }
 
@@ -278,7 +278,7 @@ export class Client extends AccountCalls {
       marks: this.#marks,
       allowsClear: false,
       onNotice: (notice, conversationId) => this.#tell(notice, conversationId),
-      onLearned: () => this.#onLearned(),
+      onTrustChanged: () => this.#onTrustChanged(),
       onHandled: (handled) => this.keeper.showing(handled),
     });
     if (this.#session) session.takeFrom(this.#session);
@@ -291,8 +291,8 @@ export class Client extends AccountCalls {
     return session;
   }
 
-  #onLearned(): void {
-    this.options.onLearned?.();
+  #onTrustChanged(): void {
+    this.options.onTrustChanged?.();
     this.keeper.lessons.soon();
   }
 
@@ -406,7 +406,7 @@ export class Client extends AccountCalls {
 
   #reconsider(principal: Principal): void {
     this.session.reconsider(principal);
-    this.#onLearned();
+    this.#onTrustChanged();
   }
 
   /**

@@ -142,7 +142,7 @@ export class Devices {
    * Goes on with keys that an earlier run has kept. Browsers keep them in IndexedDB as they are:
    * no script reads their bytes.
    */
-  hold(keys: DeviceKeys): void {
+  useKeys(keys: DeviceKeys): void {
     this.events.onKeys(keys);
   }
 
@@ -248,7 +248,7 @@ export class Devices {
 
   async #hold(secret: PrivateKeys, earlier: readonly BackedUpKey[]): Promise<DeviceKeys> {
     const keys = await importHeld({ secret, earlier });
-    this.hold(keys);
+    this.useKeys(keys);
     await this.events.onPrivateKeys({ secret, earlier });
     return keys;
   }

@@ -26,7 +26,7 @@ export interface ClientOptions {
   readonly pins?: StoredPins | undefined;
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
   /** Pins or marks have changed: keep what `trust.store()` and `session.marks()` give now. */
-  readonly onLearned?: (() => void) | undefined;
+  readonly onTrustChanged?: (() => void) | undefined;
   /** The sign-in, or its renewal: keep it, and `Client.resume` goes on with it. */
   readonly onSession?: ((session: StoredSession) => unknown) | undefined;
   /** The tools of this device, by name. A request for any other is answered as `unknown_tool`. */

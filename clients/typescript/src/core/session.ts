@@ -59,7 +59,7 @@ export interface SessionOptions {
   readonly maxAgeMs?: number | undefined;
   readonly onNotice: (notice: Notice, conversationId: string | null) => void;
   /** Pins or marks have changed, which a store keeps. */
-  readonly onLearned?: (() => void) | undefined;
+  readonly onTrustChanged?: (() => void) | undefined;
   /** A message was handled, which a store keeps too. */
   readonly onHandled?: ((handled: Handled) => void) | undefined;
 }
@@ -129,7 +129,7 @@ export class Session {
     this.#marks = marks instanceof Texts ? marks : Texts.of(Object.fromEntries(marks));
     for (const id of this.#marks.names()) this.#spell(idName(id), id);
     this.directory = new Directory(options.http, options.pins, (notices) => {
-      options.onLearned?.();
+      options.onTrustChanged?.();
       for (const notice of notices) {
         this.keysChanged(notice.about);
         options.onNotice(notice, null);
@@ -209,7 +209,7 @@ export class Session {
     this.#spell(name, id);
     this.#marks.put(id, marks);
     this.#changed.add(name);
-    this.options.onLearned?.();
+    this.options.onTrustChanged?.();
   }
 
   /** The keys of somebody changed: a person's rotation is due wherever those read, also after a restart. */
@@ -360,7 +360,7 @@ export class Session {
       try {
         const taken = await entry.room.wrap(pins, opening, epoch, wrapped_key, Date.now());
         this.#tell(taken.notices, conversationId);
-        if (taken.isNewest) this.options.onLearned?.();
+        if (taken.isNewest) this.options.onTrustChanged?.();
       } catch (error) {
         // A secret that does not open is found missing when it is needed.
         if (!(error instanceof DecryptError)) throw error;

@@ -33,7 +33,7 @@ function options<More extends object>(deviceId: string, more: More): ClientOptio
     // A page around the widget could lay something over the question.
     tools: isWidget ? {} : tools,
     store: storage.learnedStore(),
-    onLearned: () => (learnings.value += 1),
+    onTrustChanged: () => (learnings.value += 1),
     hooks: {
       key_changed: ({ type, principal_id, conversation_id }) => notice({ type, principal_id, conversation_id }),
       not_rotated: ({ conversation_id }) =>
@@ -79,7 +79,7 @@ async function enter(client: Client): Promise<void> {
     phase.value = { is: "without-keys", client, hasBackup: await hasBackup(client) };
     return;
   }
-  client.devices.hold(keys);
+  client.devices.useKeys(keys);
   ready(client);
 }
 

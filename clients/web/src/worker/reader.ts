@@ -48,7 +48,7 @@ async function resume(userId: string): Promise<Client | null> {
   const store = storage.readOnlyStore();
   const client = await Client.resume({ url: location.origin, deviceId, platform: "web", store });
   if (client.userId !== userId) return null;
-  client.devices.hold(keys);
+  client.devices.useKeys(keys);
   return client;
 }
 
