@@ -1,10 +1,12 @@
-//! The time of the node's last heartbeat. It uses real time, because it measures whether the
-//! process was frozen.
+//! The time of the node's last heartbeat. It uses real time, which only a simulation moves, because
+//! it measures whether the process was frozen.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// The time of the last [`beat`](Self::beat).
 pub struct Heartbeat {

@@ -8,28 +8,28 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Hub,
     backplane::{RevocationNotice, State},
-    reconcile::store::revoked_credentials,
+    reconcile::Ledger,
 };
-use crate::{db::Db, ids::CredentialId, metrics};
+use crate::{ids::CredentialId, metrics};
 
 /// Confirms notices of revocations and ends their subscriptions, until `stop`.
-pub async fn run(db: &Db, hub: &Hub, state: &State, stop: &CancellationToken) {
+pub async fn run<L: Ledger>(ledger: &L, hub: &Hub, state: &State, stop: &CancellationToken) {
     while let Some(revocation_notices) = stop
         .run_until_cancelled(state.revocation_notices.wait())
         .await
     {
         let count = revocation_notices.len();
-        confirm(db, hub, revocation_notices).await;
+        confirm(ledger, hub, revocation_notices).await;
         state.revocation_notices.remove(count);
     }
 }
 
-async fn confirm(db: &Db, hub: &Hub, revocation_notices: Vec<RevocationNotice>) {
+async fn confirm<L: Ledger>(ledger: &L, hub: &Hub, revocation_notices: Vec<RevocationNotice>) {
     let credentials: Vec<CredentialId> = revocation_notices
         .iter()
         .map(|one| one.credential)
         .collect();
-    let dead: Option<HashSet<CredentialId>> = match revoked_credentials(db, &credentials).await {
+    let dead: Option<HashSet<CredentialId>> = match ledger.revoked_credentials(&credentials).await {
         Ok(dead) => Some(dead.into_iter().map(|(_, credential)| credential).collect()),
         Err(error) => {
             error.log_in(

@@ -15,9 +15,10 @@ pub(crate) mod subscription;
 pub(crate) mod unpublished_hints;
 
 pub use self::{
-    backplane::{Backplane, message_mac::MessageSigner},
+    backplane::{Backplane, PubSub, RedisPubSub, message_mac::MessageSigner},
     ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
     hub::{Hub, SubscriptionGuard},
+    reconcile::Ledger,
     start::{Parts, start},
     subscription::{End, Subscription},
 };

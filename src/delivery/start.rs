@@ -2,27 +2,26 @@
 
 use std::sync::Arc;
 
-use fred::clients::SubscriberClient;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Backplane, Hub, MessageSigner,
     backplane::{
-        EventObserver, PubSubWorker, RedisPubSub,
+        EventObserver, PubSub, PubSubWorker,
         tombstones::{MarkRevoked, Tombstones},
     },
     ephemeral::EphemeralHandler,
     invalidation,
-    reconcile::{self, Reconciler, scan, unpublished},
+    reconcile::{self, Ledger, Reconciler, scan, unpublished},
 };
-use crate::{auth::server_secret::ServerSecret, db::Db, redis::Redis, supervisor};
+use crate::{auth::server_secret::ServerSecret, redis::Redis, supervisor};
 
 /// The parts of a node that delivery works with.
-pub struct Parts<'a> {
-    /// Connections that requests cannot use up.
-    pub background_db: &'a Db,
+pub struct Parts<'a, P, L> {
+    /// Connections to Postgres that requests cannot use up.
+    pub ledger: &'a L,
     pub redis: &'a Redis,
-    pub subscriber: SubscriberClient,
+    pub transport: P,
     pub signer: MessageSigner,
     pub secret: &'a ServerSecret,
     /// Called for every event, before the subscriptions get it.
@@ -37,7 +36,7 @@ pub struct Parts<'a> {
 
 /// Starts the hub, the backplane and the sweep. The heartbeat of the connection slots must call
 /// [`Backplane::on_beat`] and [`Hub::liveness`].
-pub fn start(parts: Parts<'_>) -> Backplane {
+pub fn start<P: PubSub, L: Ledger>(parts: Parts<'_, P, L>) -> Backplane {
     let (tasks, stop) = (parts.tasks, parts.stop);
     let (hub, changes) = Hub::new();
     let tombstones = Tombstones::start(parts.redis.clone(), parts.secret, tasks, stop);
@@ -49,60 +48,50 @@ pub fn start(parts: Parts<'_>) -> Backplane {
         parts.observer,
         parts.handler,
     );
-    let transport = RedisPubSub {
-        redis: parts.redis.clone(),
-        subscriber: parts.subscriber,
-    };
-    PubSubWorker::start(&backplane, transport, outgoing, changes, tasks, stop);
-    sweep(
-        parts.background_db,
-        &backplane,
-        parts.mark_revoked,
-        tasks,
-        stop,
-    );
+    PubSubWorker::start(&backplane, parts.transport, outgoing, changes, tasks, stop);
+    sweep(parts.ledger, &backplane, parts.mark_revoked, tasks, stop);
     backplane
 }
 
 /// Starts what keeps the subscriptions equal to what Postgres says.
-fn sweep(
-    db: &Db,
+fn sweep<L: Ledger>(
+    ledger: &L,
     backplane: &Backplane,
     mark_revoked: MarkRevoked,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
-    let (own_db, state, until) = (db.clone(), backplane.state(), stop.clone());
+    let (own_ledger, state, until) = (ledger.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "losses", move || {
-        let (db, state, stop) = (own_db.clone(), state.clone(), until.clone());
-        async move { state.unpublished_hints.run(&db, &stop).await }
+        let (ledger, state, stop) = (own_ledger.clone(), state.clone(), until.clone());
+        async move { state.unpublished_hints.run(&ledger, &stop).await }
     });
-    let reconciler = Arc::new(Reconciler::new(db, backplane, mark_revoked));
+    let reconciler = Arc::new(Reconciler::new(ledger, backplane, mark_revoked));
     let (own, state, until) = (reconciler.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "reconcile.rounds", move || {
         let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
         async move { scan::run(&reconciler, &state, &stop).await }
     });
-    let (own_db, own, until) = (db.clone(), backplane.clone(), stop.clone());
+    let (own_ledger, own, until) = (ledger.clone(), backplane.clone(), stop.clone());
     supervisor::spawn(tasks, "reconciler", move || {
-        let (db, backplane, stop) = (own_db.clone(), own.clone(), until.clone());
+        let (ledger, backplane, stop) = (own_ledger.clone(), own.clone(), until.clone());
         let reconciler = reconciler.clone();
-        async move { reconcile_with(&db, &backplane, &reconciler, &stop).await }
+        async move { reconcile_with(&ledger, &backplane, &reconciler, &stop).await }
     });
 }
 
 /// Acts on what Postgres says, until `stop`. No loop waits behind the statements of another.
-async fn reconcile_with(
-    db: &Db,
+async fn reconcile_with<L: Ledger>(
+    ledger: &L,
     backplane: &Backplane,
-    reconciler: &Reconciler,
+    reconciler: &Reconciler<L>,
     stop: &CancellationToken,
 ) {
     let state = backplane.state();
     tokio::join!(
         reconcile::run(reconciler, &state, stop),
         reconcile::replay(reconciler, &state, stop),
-        invalidation::run(db, backplane.hub(), &state, stop),
-        unpublished::run(db, backplane, stop),
+        invalidation::run(ledger, backplane.hub(), &state, stop),
+        unpublished::run(ledger, backplane, stop),
     );
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::reconcile::store;
-use crate::{db::Db, ids::PrincipalId};
+use super::reconcile::Ledger;
+use crate::ids::PrincipalId;
 
 /// Most inboxes of a record. Beyond them the record says that any inbox may be concerned.
 const MAX_RECORD_INBOXES: usize = 1_000;
@@ -74,10 +74,10 @@ impl UnpublishedHints {
     }
 
     /// Records them until `stop`, and the rest then.
-    pub async fn run(&self, db: &Db, stop: &CancellationToken) {
+    pub async fn run<L: Ledger>(&self, ledger: &L, stop: &CancellationToken) {
         loop {
             let noted = stop.run_until_cancelled(self.0.notify.notified()).await;
-            let pause = match self.record(db).await {
+            let pause = match self.record(ledger).await {
                 true => RECORD_INTERVAL,
                 false => RETRY_INTERVAL,
             };
@@ -89,7 +89,7 @@ impl UnpublishedHints {
     }
 
     /// Records those so far; false if Postgres is away.
-    async fn record(&self, db: &Db) -> bool {
+    async fn record<L: Ledger>(&self, ledger: &L) -> bool {
         let inbox_set = std::mem::take(&mut *self.0.waiting.lock());
         let inboxes: Vec<Option<PrincipalId>> = match inbox_set.is_any {
             true => vec![None],
@@ -98,7 +98,7 @@ impl UnpublishedHints {
         if inboxes.is_empty() {
             return true;
         }
-        if let Err(error) = store::record_unpublished(db, &inboxes).await {
+        if let Err(error) = ledger.record_unpublished(&inboxes).await {
             error.log_in(
                 "reconcile.record_losses",
                 "they are recorded a second later",

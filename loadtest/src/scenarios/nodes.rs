@@ -16,7 +16,7 @@ use blindpipe::{
     db::{Db, Plans},
     delivery::{
         self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, MessageSigner, Parts,
-        Subscription, SubscriptionGuard,
+        RedisPubSub, Subscription, SubscriptionGuard,
     },
     ids::{CredentialId, NodeId, Principal, PrincipalId},
     inbox::{AppendedEvent, Delivery, Inbox},
@@ -134,9 +134,9 @@ impl Nodes {
             redis.ping().await;
             let id = NodeId(random.ulid());
             let backplane = delivery::start(Parts {
-                background_db: &db,
+                ledger: &db,
                 redis: &redis,
-                subscriber,
+                transport: RedisPubSub::new(id, &redis, subscriber),
                 signer: MessageSigner::new(id, &secret, epoch),
                 secret: &secret,
                 observer: Arc::new(|_| ()),

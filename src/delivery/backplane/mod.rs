@@ -41,7 +41,11 @@ use self::{
     publisher::{Content, Message, Publisher, Urgency},
     tombstones::Tombstones,
 };
-pub use self::{publisher::Outgoing, pubsub::RedisPubSub, worker::PubSubWorker};
+pub use self::{
+    publisher::Outgoing,
+    pubsub::{PubSub, RedisPubSub},
+    worker::PubSubWorker,
+};
 use super::{
     ephemeral::{EphemeralEvent, EphemeralHandler},
     hub::{Hub, Wakeups},

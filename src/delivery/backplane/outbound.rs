@@ -7,10 +7,11 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{
     messages::{Hint, LAST_SEQUENCE},
@@ -130,7 +131,7 @@ impl<P: PubSub> PubSubWorker<P> {
             others.iter().flat_map(|one| one.principals()).collect();
         let principals = Vec::from_iter(principals);
         let (by_principal, live_nodes) = tokio::join!(
-            self.directory.find(&principals),
+            self.transport.find(&principals),
             self.live_peers(!broadcast.is_empty()),
         );
         (routes.by_principal, routes.live_nodes) = (by_principal?, live_nodes?);
@@ -143,7 +144,7 @@ impl<P: PubSub> PubSubWorker<P> {
         if !is_wanted {
             return Ok(Vec::new());
         }
-        let mut live_nodes = self.redis.live_nodes().await?;
+        let mut live_nodes = self.transport.live_nodes().await?;
         live_nodes.retain(|node| *node != self.node);
         Ok(live_nodes)
     }

@@ -1,7 +1,7 @@
-//! The transport of hints: at most once, without confirmation. Redis through fred is the only
-//! implementation. The trait allows another client library.
+//! The transport of hints: at most once, without confirmation, and the list of who is to get them.
+//! Redis through fred is the implementation. A simulation has another one.
 
-use std::{future::Future, time::Duration};
+use std::{collections::HashMap, future::Future, time::Duration};
 
 use fred::{
     clients::SubscriberClient,
@@ -10,7 +10,11 @@ use fred::{
 use futures_util::future::try_join_all;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
-use crate::redis::Redis;
+use super::directory::Directory;
+use crate::{
+    ids::{NodeId, PrincipalId},
+    redis::{Away, Redis},
+};
 
 /// Anything that a transport receives.
 pub enum Incoming {
@@ -43,6 +47,20 @@ pub trait PubSub: Clone + Send + Sync + 'static {
     fn inbound(&self) -> Self::Inbound;
     /// The next arrival; none when the transport has ended.
     fn next(inbound: &mut Self::Inbound) -> impl Future<Output = Option<Incoming>> + Send;
+    /// Lists this node for `principals`; returns those for which it was not listed.
+    fn join(
+        &self,
+        principals: &[PrincipalId],
+    ) -> impl Future<Output = Result<Vec<PrincipalId>, Away>> + Send;
+    /// Lists this node for `principals` no more.
+    fn leave(&self, principals: &[PrincipalId]) -> impl Future<Output = Result<(), Away>> + Send;
+    /// The other nodes that serve some of `principals`, by principal.
+    fn find(
+        &self,
+        principals: &[PrincipalId],
+    ) -> impl Future<Output = Result<HashMap<PrincipalId, Vec<NodeId>>, Away>> + Send;
+    /// All nodes that live now.
+    fn live_nodes(&self) -> impl Future<Output = Result<Vec<NodeId>, Away>> + Send;
     /// Drops the subscribing connection and makes a new one.
     fn reconnect(&self) -> impl Future<Output = ()> + Send;
     /// Returns when the subscribing connection has been remade, which loses its subscriptions.
@@ -60,9 +78,19 @@ pub struct RedisPubSub {
     pub redis: Redis,
     /// The subscribing connection.
     pub subscriber: SubscriberClient,
+    directory: Directory,
 }
 
 impl RedisPubSub {
+    /// The transport of `node`.
+    pub fn new(node: NodeId, redis: &Redis, subscriber: SubscriberClient) -> Self {
+        RedisPubSub {
+            redis: redis.clone(),
+            subscriber,
+            directory: Directory::new(node, redis.clone()),
+        }
+    }
+
     async fn confirm(&self, work: impl Future<Output = FredResult<()>>) -> bool {
         matches!(
             tokio::time::timeout(SUBSCRIBE_TIMEOUT, Box::pin(work)).await,
@@ -128,6 +156,25 @@ impl PubSub for RedisPubSub {
                 Err(RecvError::Closed) => None,
             };
         }
+    }
+
+    async fn join(&self, principals: &[PrincipalId]) -> Result<Vec<PrincipalId>, Away> {
+        self.directory.join(principals).await
+    }
+
+    async fn leave(&self, principals: &[PrincipalId]) -> Result<(), Away> {
+        self.directory.leave(principals).await
+    }
+
+    async fn find(
+        &self,
+        principals: &[PrincipalId],
+    ) -> Result<HashMap<PrincipalId, Vec<NodeId>>, Away> {
+        self.directory.find(principals).await
+    }
+
+    async fn live_nodes(&self) -> Result<Vec<NodeId>, Away> {
+        self.redis.live_nodes().await
     }
 
     async fn reconnect(&self) {

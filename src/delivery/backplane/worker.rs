@@ -4,17 +4,18 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
-use tokio::{sync::mpsc, time::MissedTickBehavior};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Backplane, Outgoing, State,
-    directory::{Directory, WEBHOOK_WORKERS},
-    message_mac::MessageSigner,
+    Backplane, Outgoing, State, directory::WEBHOOK_WORKERS, message_mac::MessageSigner,
     pubsub::PubSub,
 };
 use crate::{
@@ -50,7 +51,6 @@ pub struct PubSubWorker<P> {
     started: Instant,
     /// The time of the last probe that came back, since the start.
     pub(super) last_probe_at: Mutex<Duration>,
-    pub(super) directory: Directory,
     /// Nodes that were sent messages, each with the time of the last, until they are told its
     /// number.
     pub(super) last_sends: Mutex<HashMap<NodeId, Instant>>,
@@ -76,7 +76,6 @@ impl<P: PubSub> PubSubWorker<P> {
             state: backplane.state(),
             started: Instant::now(),
             last_probe_at: Mutex::default(),
-            directory: Directory::new(backplane.node, backplane.redis.clone()),
             last_sends: Mutex::default(),
         });
         // The queues outlive a task that panics and starts again.
@@ -146,7 +145,7 @@ impl<P: PubSub> PubSubWorker<P> {
             .filter(|one| held.remove(one))
             .collect();
         if !new.is_empty() {
-            if self.directory.join(&new).await.is_err() {
+            if self.transport.join(&new).await.is_err() {
                 // It is unknown which of them are there, so all are made anew.
                 self.state.renew.notify_one();
             }
@@ -154,7 +153,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
         if !old.is_empty() {
             // An entry too many only costs messages that no subscription here takes.
-            self.directory.leave(&old).await.ok();
+            self.transport.leave(&old).await.ok();
         }
     }
 
@@ -162,7 +161,7 @@ impl<P: PubSub> PubSubWorker<P> {
     async fn assert_slice(&self, held: &HashSet<PrincipalId>, slice: u8) {
         let is_due = |one: &&PrincipalId| one.as_bytes()[15] % ASSERTION_SLICES == slice;
         let due: Vec<PrincipalId> = held.iter().filter(is_due).copied().collect();
-        match self.directory.join(&due).await {
+        match self.transport.join(&due).await {
             Ok(missing) if missing.is_empty() => {}
             Ok(missing) => {
                 metrics::hints("unlisted", missing.len() as u64);
@@ -189,11 +188,11 @@ impl<P: PubSub> PubSubWorker<P> {
             return false;
         }
         if !unserved.is_empty() {
-            self.directory.leave(&unserved).await.ok();
+            self.transport.leave(&unserved).await.ok();
         }
         let principals: Vec<PrincipalId> = held.iter().copied().collect();
         for piece in principals.chunks(MAX_BATCH_ENTRIES) {
-            if self.directory.join(piece).await.is_err() {
+            if self.transport.join(piece).await.is_err() {
                 return false;
             }
         }

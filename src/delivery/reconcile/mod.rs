@@ -8,6 +8,7 @@
 //!
 //! Why: ADR 7.
 
+mod ledger;
 pub(crate) mod scan;
 pub(super) mod store;
 pub(super) mod unpublished;
@@ -22,8 +23,11 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use self::store::forget_log;
-use self::store::{LOG_RETENTION_SECONDS, LogCursor, revoked_credentials};
+use self::store::LOG_RETENTION_SECONDS;
+pub use self::{
+    ledger::Ledger,
+    store::{LogCursor, forget_log},
+};
 use super::{
     Backplane, End, Hub,
     backplane::{
@@ -34,10 +38,8 @@ use super::{
 };
 use crate::{
     cursor::Cursor,
-    db::Db,
     error::Result,
     ids::{CredentialId, PrincipalId},
-    inbox::Inbox,
     metrics,
     planted::PlantedBug,
 };
@@ -50,7 +52,7 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_PIECE_ROWS: usize = 1_000;
 
 /// Reads the log until `stop`.
-pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
+pub async fn run<L: Ledger>(reconciler: &Reconciler<L>, state: &State, stop: &CancellationToken) {
     let mut next = Instant::now();
     let mut last = next;
     let mut was_stale = false;
@@ -107,9 +109,8 @@ struct LogPosition {
 }
 
 /// Compares the subscriptions of a node with Postgres.
-pub struct Reconciler {
-    db: Db,
-    inbox: Inbox,
+pub struct Reconciler<L> {
+    ledger: L,
     hub: Hub,
     /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
@@ -124,17 +125,16 @@ pub struct Reconciler {
     replayed_in: AtomicU64,
 }
 
-impl Reconciler {
+impl<L: Ledger> Reconciler<L> {
     /// Works over connections that requests cannot use up.
-    pub fn new(db: &Db, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
+    pub fn new(ledger: &L, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
         let position = LogPosition {
             cursor: LogCursor::latest(),
             read_at: Instant::now(),
         };
         Reconciler {
-            db: db.clone(),
-            inbox: Inbox::new(db.clone()),
+            ledger: ledger.clone(),
             hub,
             tombstones,
             mark_revoked,
@@ -152,7 +152,7 @@ impl Reconciler {
             let position = self.position.lock();
             (position.cursor.clone(), position.read_at)
         };
-        let changes = store::changes(&self.db, &after).await?;
+        let changes = self.ledger.changes(&after).await?;
         let is_new_epoch = self.signer.epoch() != changes.epoch;
         self.signer.set_epoch(changes.epoch);
         self.end_other_epochs(changes.epoch).await?;
@@ -196,7 +196,7 @@ impl Reconciler {
             subscriptions.iter().map(|one| one.principal).collect();
         let mut heads = HashMap::new();
         for piece in Vec::from_iter(principals).chunks(MAX_PIECE_ROWS) {
-            let piece = self.inbox.heads(piece).await?;
+            let piece = self.ledger.heads(piece).await?;
             heads.extend(piece.iter().map(|head| (head.principal, head.seq)));
         }
         for subscription in subscriptions {
@@ -214,7 +214,7 @@ impl Reconciler {
     async fn end_revoked(&self, credentials: &[CredentialId]) -> Result<()> {
         for piece in credentials.chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("credentials", piece.len());
-            for (reason, revoked) in revoked_credentials(&self.db, piece).await? {
+            for (reason, revoked) in self.ledger.revoked_credentials(piece).await? {
                 self.hub.revoke(&[revoked], reason);
             }
         }
@@ -229,7 +229,7 @@ impl Reconciler {
         let mut late = 0;
         for piece in self.hub.positions(principals).chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("heads", piece.len());
-            for head in store::heads_beyond(&self.db, piece).await? {
+            for head in self.ledger.heads_beyond(piece).await? {
                 late += self.hub.wake_behind(head.principal, head.seq);
             }
         }
@@ -239,7 +239,11 @@ impl Reconciler {
 
 /// Replays the tombstones at the start and after each change of the epoch, until `stop`. That may
 /// take long, so the log is read beside it.
-pub async fn replay(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
+pub async fn replay<L: Ledger>(
+    reconciler: &Reconciler<L>,
+    state: &State,
+    stop: &CancellationToken,
+) {
     let due = &reconciler.replay_due;
     while stop.run_until_cancelled(due.notified()).await.is_some() {
         let epoch = reconciler.signer.epoch();

@@ -47,7 +47,8 @@ impl LogCursor {
         self.end == i64::MAX
     }
 
-    fn from_column(mut numbers: Vec<i64>) -> Self {
+    /// From the answer of `log_cursor`: the end, then the open positions.
+    pub fn from_column(mut numbers: Vec<i64>) -> Self {
         let open = numbers.split_off(1.min(numbers.len()));
         let end = numbers.first().copied().unwrap_or(i64::MAX);
         LogCursor { end, open }

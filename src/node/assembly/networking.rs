@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Base;
 use crate::{
-    delivery::{self, Backplane, Hub, MessageSigner, Parts},
+    delivery::{self, Backplane, Hub, MessageSigner, Parts, RedisPubSub},
     features::{
         conversations::Audience,
         revocations,
@@ -36,9 +36,9 @@ pub(super) fn start(base: Base<'_>, signer: MessageSigner, stores: &Stores) -> N
     let audience = Audience::new(stores.db.clone());
     let noted = audience.clone();
     let backplane = delivery::start(Parts {
-        background_db: &stores.background_db,
+        ledger: &stores.background_db,
         redis: &stores.redis,
-        subscriber: stores.subscriber.clone(),
+        transport: RedisPubSub::new(signer.node(), &stores.redis, stores.subscriber.clone()),
         signer,
         secret,
         observer: Arc::new(move |event| noted.note(event)),
