@@ -4,18 +4,53 @@
 //!
 //! Why: ADR 7.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use crate::{
-    delivery::subscription::Item, events::EncodedEvent, limits::quotas::MAX_MAILBOX_FRAMES,
+    delivery::subscription::Item,
+    events::EncodedEvent,
+    inbox::Entry,
+    limits::{buffers::BytePermit, quotas::MAX_MAILBOX_FRAMES},
     planted::PlantedBug,
 };
 
 /// Wait for a missing event before the inbox is read. It is much longer than hints take on a busy
 /// machine. A shorter wait would read more, and reading delays hints further.
 const GAP_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The client that events are handed to, and its inbox. A socket is one, and a simulation has another.
+pub trait Reader: Send {
+    /// Why it ends.
+    type End: Send;
+
+    /// The last number that was handed on.
+    fn sent(&self) -> i64;
+    /// Whether nothing is handed on until its credential is renewed.
+    fn has_expired(&self) -> bool;
+    /// Hands on an event; false if nothing may be handed on now.
+    fn write(
+        &mut self,
+        seq: i64,
+        encoded: EncodedEvent,
+    ) -> impl Future<Output = Result<bool, Self::End>> + Send;
+    /// Writes what was handed on.
+    fn flush(&mut self) -> impl Future<Output = Result<(), Self::End>> + Send;
+    /// The next events of the inbox.
+    fn page(&mut self, after: i64) -> impl Future<Output = Result<Page, Self::End>> + Send;
+}
+
+/// A page of an inbox.
+pub enum Page {
+    /// Its events, and the bytes that they take until they are written.
+    Entries(Vec<Entry>, Option<BytePermit>),
+    /// Postgres is away. The page is read again after this time.
+    Away(Duration),
+}
 
 /// Events that cannot be sent yet.
 #[derive(Default)]
@@ -46,6 +81,60 @@ impl ReorderBuffer {
             }
         }
         None
+    }
+
+    /// Hands on the events in their order, and reads what is missing from the inbox. An event that
+    /// may not be handed on stays in the inbox.
+    pub async fn deliver<R: Reader>(
+        &mut self,
+        items: VecDeque<Item>,
+        head: i64,
+        is_urgent: bool,
+        reader: &mut R,
+    ) -> Result<(), R::End> {
+        items.into_iter().for_each(|item| self.hold(item));
+        while let Some(encoded) = self.next(reader.sent()) {
+            let seq = reader.sent() + 1;
+            match encoded {
+                None => self.read_to(seq, reader).await?,
+                Some(encoded) => {
+                    if !reader.write(seq, encoded).await? {
+                        break;
+                    }
+                }
+            }
+        }
+        let is_behind = head > reader.sent() && !reader.has_expired();
+        if !is_behind || is_urgent || !self.wait() {
+            self.clear();
+            if is_behind {
+                self.read_to(head, reader).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the inbox until `head` has been handed on, or Postgres is away.
+    pub async fn read_to<R: Reader>(&mut self, head: i64, reader: &mut R) -> Result<(), R::End> {
+        while reader.sent() < head {
+            let (entries, _permit) = match reader.page(reader.sent()).await? {
+                Page::Entries(entries, permit) => (entries, permit),
+                Page::Away(wait) => {
+                    self.read_again_in(wait);
+                    return Ok(());
+                }
+            };
+            if entries.is_empty() {
+                return Ok(());
+            }
+            for entry in entries {
+                if !reader.write(entry.seq, entry.encoded).await? {
+                    return Ok(());
+                }
+            }
+            reader.flush().await?;
+        }
+        Ok(())
     }
 
     /// Waits for a missing event. False after a wait that was long enough, or if too many events

@@ -12,6 +12,7 @@ use crate::{
         close::{self, Close, SessionEnd},
         commands::{answer, refuse},
         ephemeral_frames::RefusedFrame,
+        reorder_buffer::{Page, Reader},
         socket::Socket,
     },
     limits::{
@@ -50,28 +51,14 @@ impl Session<'_> {
             return self.write_ephemeral(mail.ephemeral, socket).await;
         }
         let (events, since) = (mail.items.len(), mail.since);
-        mail.items
-            .into_iter()
-            .for_each(|item| self.reorder_buffer.hold(item));
-        while let Some(encoded) = self.reorder_buffer.next(self.subscription.sent()) {
-            let seq = self.subscription.sent() + 1;
-            match encoded {
-                None => Box::pin(self.read_to(seq, socket)).await?,
-                Some(encoded) => {
-                    if !self.write_event(socket, seq, encoded).await? {
-                        break;
-                    }
-                }
-            }
-        }
         // An ephemeral event must follow the events before it, so a gap before it is read at once.
-        let behind = mail.head > self.subscription.sent() && self.expiry != Expiry::Expired;
-        if !behind || !mail.ephemeral.is_empty() || !self.reorder_buffer.wait() {
-            self.reorder_buffer.clear();
-            if behind {
-                Box::pin(self.read_to(mail.head, socket)).await?;
-            }
-        }
+        let is_urgent = !mail.ephemeral.is_empty();
+        let mut reorder_buffer = std::mem::take(&mut self.reorder_buffer);
+        let mut reader = SocketReader(self, socket);
+        let delivering = reorder_buffer.deliver(mail.items, mail.head, is_urgent, &mut reader);
+        let outcome = delivering.await;
+        self.reorder_buffer = reorder_buffer;
+        outcome?;
         self.write_ephemeral(mail.ephemeral, socket).await?;
         if let Some(since) = since {
             metrics::mailbox(events, since.elapsed());
@@ -208,46 +195,11 @@ impl Session<'_> {
         head: i64,
         socket: &mut Socket,
     ) -> Result<(), SessionEnd> {
-        let principal = self.client.principal.id();
-        while self.subscription.sent() < head {
-            // Without room for a page, small pages still keep the client going.
-            let owner = Owner::Principal(principal);
-            let mut permit = self.gateway.buffers.take(owner, SOCKET_PAGE_BYTES).ok();
-            let bytes = permit.as_ref().map_or(FREE_SOCKET_BYTES, BytePermit::bytes);
-            let (after, inbox) = (self.subscription.sent(), &self.gateway.inbox);
-            let page = match inbox
-                .read_page(principal, after, MAX_PAGE_EVENTS, bytes as i64)
-                .await
-            {
-                Ok(page) => page,
-                Err(error) => {
-                    error.log_in("inbox.read", "the page is read again in some seconds");
-                    // Spread, because all sessions of a node may have failed together.
-                    let spread = MAX_READ_RETRY - MIN_READ_RETRY;
-                    let wait = MIN_READ_RETRY + spread.mul_f64(self.gateway.random.fraction());
-                    self.reorder_buffer.read_again_in(wait);
-                    return Ok(());
-                }
-            };
-            if page.is_empty() {
-                return Ok(());
-            }
-            let held: usize = page.iter().map(|entry| entry.encoded.len()).sum();
-            let fits = match &mut permit {
-                Some(permit) => permit.grow(held.saturating_sub(bytes)).is_ok(),
-                None => held <= 2 * FREE_SOCKET_BYTES,
-            };
-            if !fits {
-                return Err(Close::SlowConsumer.into());
-            }
-            for entry in page {
-                if !self.write_event(socket, entry.seq, entry.encoded).await? {
-                    return Ok(());
-                }
-            }
-            self.flush(socket).await?;
-        }
-        Ok(())
+        let mut reorder_buffer = std::mem::take(&mut self.reorder_buffer);
+        let mut reader = SocketReader(self, socket);
+        let outcome = reorder_buffer.read_to(head, &mut reader).await;
+        self.reorder_buffer = reorder_buffer;
+        outcome
     }
 
     /// Answers the sends that wait, before a drain ends the session. Nothing more is read. A
@@ -293,5 +245,61 @@ impl Session<'_> {
         let (frame, close) = close::last_frame(&self.client, end, self.gateway);
         socket.feed(&frame);
         close.into()
+    }
+}
+
+/// The reader of a session's events: its client.
+struct SocketReader<'s, 'a>(&'s mut Session<'a>, &'s mut Socket);
+
+impl Reader for SocketReader<'_, '_> {
+    type End = SessionEnd;
+
+    fn sent(&self) -> i64 {
+        self.0.subscription.sent()
+    }
+
+    fn has_expired(&self) -> bool {
+        self.0.expiry == Expiry::Expired
+    }
+
+    async fn write(&mut self, seq: i64, encoded: EncodedEvent) -> Result<bool, SessionEnd> {
+        self.0.write_event(self.1, seq, encoded).await
+    }
+
+    async fn flush(&mut self) -> Result<(), SessionEnd> {
+        self.0.flush(self.1).await
+    }
+
+    async fn page(&mut self, after: i64) -> Result<Page, SessionEnd> {
+        let Session {
+            gateway, client, ..
+        } = &*self.0;
+        let principal = client.principal.id();
+        // Without room for a page, small pages still keep the client going.
+        let owner = Owner::Principal(principal);
+        let mut permit = gateway.buffers.take(owner, SOCKET_PAGE_BYTES).ok();
+        let bytes = permit.as_ref().map_or(FREE_SOCKET_BYTES, BytePermit::bytes);
+        let page = gateway
+            .inbox
+            .read_page(principal, after, MAX_PAGE_EVENTS, bytes as i64);
+        let page = match page.await {
+            Ok(page) => page,
+            Err(error) => {
+                error.log_in("inbox.read", "the page is read again in some seconds");
+                // Spread, because all sessions of a node may have failed together.
+                let spread = MAX_READ_RETRY - MIN_READ_RETRY;
+                let wait = MIN_READ_RETRY + spread.mul_f64(gateway.random.fraction());
+                return Ok(Page::Away(wait));
+            }
+        };
+        let held: usize = page.iter().map(|entry| entry.encoded.len()).sum();
+        let fits = match &mut permit {
+            Some(permit) => permit.grow(held.saturating_sub(bytes)).is_ok(),
+            None => held <= 2 * FREE_SOCKET_BYTES,
+        };
+        match fits {
+            true => Ok(Page::Entries(page, permit)),
+            false => Err(Close::SlowConsumer.into()),
+        }
     }
 }
