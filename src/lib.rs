@@ -15,7 +15,7 @@
 //!             blocks conversations groups group_keys messages files shares sessions search typing
 //!             streams tool_calls grants approvals access_log budgets webhooks stops push
 //!             revocations retention erasure
-//! edge        gateway app routes documents schedule node healthcheck doctor
+//! edge        gateway app routes documents schedule node healthcheck doctor load_accounts
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
@@ -33,7 +33,8 @@
 //! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
 //!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
 //!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`], [`doctor`] (what a
-//!   deployment needs).
+//!   deployment needs), [`load_accounts`] (the accounts of a load
+//!   test).
 //!
 //! Tables, one file each: [`routes`], [`limits::quotas`], [`delivery::backplane::messages`],
 //! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are
@@ -76,6 +77,7 @@ pub mod ids;
 pub mod inbox;
 pub mod jobs;
 pub mod limits;
+pub mod load_accounts;
 pub(crate) mod mail;
 pub mod metrics;
 pub mod node;

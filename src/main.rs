@@ -1,4 +1,5 @@
-//! The server: `serve`, `worker`, `migrate`, `erase`, `settings`, `healthcheck`, `doctor`, `audit`.
+//! The server: `serve`, `worker`, `migrate`, `erase`, `settings`, `healthcheck`, `doctor`, `audit`,
+//! `loadtest-accounts`.
 
 use std::process::ExitCode;
 
@@ -9,6 +10,7 @@ use blindpipe::{
     doctor, documents,
     features::{access_log::verify, keys::erase},
     healthcheck,
+    load_accounts::{self, LoadAccounts},
     node::{self, Node},
     telemetry::{self, Exporter},
 };
@@ -58,6 +60,9 @@ enum Command {
     /// exit 0 if there is no fault, 1 if there is any
     #[command(after_long_help = config::as_help())]
     Doctor,
+    /// Make the accounts of a load test against this release, or remove them without a trace, with
+    /// the settings of a node and, to remove, MIGRATE_DATABASE_URL
+    LoadtestAccounts(LoadAccounts),
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck {
         /// Ask this address instead, for example of another machine; http only
@@ -92,6 +97,7 @@ async fn main() -> ExitCode {
         Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Erase => erase().await,
+        Command::LoadtestAccounts(wanted) => manage_load_accounts(&wanted).await,
         Command::Healthcheck { url } => check_health(url).await,
         Command::Doctor => Box::pin(examine()).await,
         Command::Audit(Audit::Verify { day }) => verify_access_log(day).await,
@@ -218,6 +224,12 @@ async fn apply_migrations() -> Outcome {
     }
     tracing::info!(applied, "the schema is up to date");
     Ok(())
+}
+
+async fn manage_load_accounts(wanted: &LoadAccounts) -> Outcome {
+    telemetry::start("warn", None);
+    let said = Box::pin(load_accounts::run(wanted, |name| std::env::var(name).ok())).await?;
+    print(&said)
 }
 
 async fn erase() -> Outcome {

@@ -299,7 +299,7 @@ async fn serve_public(config: &Config, server: ConnectionServer) -> Result<Socke
 
 /// Refuses a Postgres that is too old, has an older schema than ours, may lose what it has
 /// acknowledged, or would let this role change what is append-only.
-async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
+pub(crate) async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
     let said = |error: Error| format!("Postgres: {error:?}");
     let client = db.read().await.map_err(said)?;
     let setting = async |name: &str| -> Result<String, Failure> {

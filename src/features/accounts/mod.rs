@@ -21,7 +21,7 @@ use crate::{auth::key_ring::MacKeyRing, auth::server_secret::ServerSecret};
 pub use self::{
     notices::{SecurityChange, notify},
     rules::Scene,
-    store::{Addressee, end, lock},
+    store::{Addressee, create_user, end, keep_load_mark, load_accounts, lock},
 };
 pub(crate) use http::Accounts;
 

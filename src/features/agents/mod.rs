@@ -26,7 +26,7 @@ pub use self::{
 pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
-    auth::{agent::NewToken, secret::Hasher, usage::WriteUses},
+    auth::{agent::NewToken, secret::Hasher, usage::WriteUses, user::User},
     clock::Clock,
     db::Db,
     error::Result,
@@ -79,6 +79,30 @@ impl Agents {
 /// Finds the agent if it exists. Nothing deletes it before the transaction ends.
 pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
+}
+
+/// An agent that an operator makes for its owner.
+pub struct MadeAgent<'a> {
+    pub id: AgentId,
+    pub display_name: &'a str,
+    pub token: &'a NewToken,
+    /// The stored form of the token.
+    pub hash: &'a str,
+}
+
+/// Makes an agent with its token. No mail tells the owner.
+pub async fn make(tx: &Tx, owner: &User, made: &MadeAgent<'_>) -> Result<()> {
+    let new = store::NewAgent {
+        id: made.id,
+        owner: owner.id,
+        display_name: made.display_name,
+        description: None,
+        manifest: None,
+    };
+    store::reserve(tx, &new, owner.session, 1).await?;
+    store::add_token(tx, made.id, (&made.token.lookup, made.hash), owner.session).await?;
+    store::open(tx, made.id).await?;
+    Ok(())
 }
 
 /// The present declarations of an agent's manifest.

@@ -16,7 +16,8 @@ pub use self::{
     marks::{ReadMarks, publish_forgotten_marks},
     store::{
         AgentMembership, AskedUser, MembershipScope, Place, add_member, asked_user, begin_epoch,
-        is_admin, kind, leave_next, lock, member, members, place_agent, recipients, remove_member,
-        renew_agent, require_rotation, require_rotation_of, set_role, touch, updated,
+        is_admin, kind, leave_next, lock, member, members, open_agent, place_agent, recipients,
+        remove_member, renew_agent, require_rotation, require_rotation_of, set_role, touch,
+        updated,
     },
 };

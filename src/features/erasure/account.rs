@@ -10,6 +10,7 @@ use crate::{
     error::Result,
     features::{accounts, agents, blocks, devices, passkeys},
     http::Data,
+    ids::UserId,
     jobs::Job,
     work::{Tx, UnitOfWork},
 };
@@ -37,12 +38,18 @@ pub async fn delete(user: User, State(work): State<UnitOfWork>) -> Result<Data<A
 async fn end(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     accounts::lock(tx, user.id).await?;
     lock_live_session(tx, user.id, user.session).await?;
-    agents::end_all(tx, user.id).await?;
-    let at = accounts::end(tx, user.id).await?;
-    passkeys::end_all(tx, user.id).await?;
-    blocks::end_all(tx, user.id).await?;
-    devices::strip_all(tx, user.id).await?;
-    devices::end_all(tx, user.id, None, RevocationReason::AccountDeleted).await?;
+    let at = end_locked(tx, user.id).await?;
     tx.enqueue(Job::EraseAccount { user: user.id });
+    Ok(at)
+}
+
+/// Ends an account that is locked. The caller erases it after the commit.
+pub async fn end_locked(tx: &Tx, user: UserId) -> Result<DateTime<Utc>> {
+    agents::end_all(tx, user).await?;
+    let at = accounts::end(tx, user).await?;
+    passkeys::end_all(tx, user).await?;
+    blocks::end_all(tx, user).await?;
+    devices::strip_all(tx, user).await?;
+    devices::end_all(tx, user, None, RevocationReason::AccountDeleted).await?;
     Ok(at)
 }

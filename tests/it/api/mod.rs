@@ -15,6 +15,7 @@ mod erasure;
 mod group_keys;
 mod groups;
 mod keys;
+mod load_accounts;
 mod messages;
 pub mod ownership;
 mod public_keys;

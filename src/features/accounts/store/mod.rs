@@ -170,6 +170,32 @@ pub async fn end(tx: &Tx, user: UserId) -> Result<DateTime<Utc>> {
     Ok(row.get("deleted_at"))
 }
 
+/// Keeps the mark of a load test's account beyond its end.
+pub async fn keep_load_mark(tx: &Tx, user: UserId) -> Result<()> {
+    tx.execute(
+        "-- accounts.keep_load_mark
+        update user_account set email = 'deleted:' || user_id || '@loadtest.invalid'
+        where user_id = $1 and deleted_at is not null",
+        &[&user],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The accounts of load tests whose address begins with `prefix`, in the order of their ids.
+pub async fn load_accounts(db: &Db, prefix: &str) -> Result<Vec<UserId>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- accounts.load_accounts
+            select user_id from user_account where email like '%@loadtest.invalid' and starts_with(email, $1)
+            order by user_id",
+            &[&prefix],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("user_id")).collect())
+}
+
 /// Locks the account for its end.
 pub async fn lock(tx: &Tx, user: UserId) -> Result<()> {
     tx.execute(
