@@ -11,6 +11,7 @@ use blindpipe_protocol::{
     conversations::{Conversation, OpenConversation},
     envelope::Data,
     frames::Empty,
+    ids::UserId,
     text::{DeviceId, DisplayName, EmailAddress, Locale, MailedCode, Secret},
 };
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -44,6 +45,8 @@ pub struct Pair {
     pub cookie: String,
     /// When the access token was made; none for an account that has none yet.
     renewed: Option<Instant>,
+    /// The user's id, known from the first renewal on.
+    pub user_id: UserId,
     /// The agent.
     pub agent_id: String,
     /// The agent's token.
@@ -110,6 +113,7 @@ impl Pair {
         let cookie = registered.cookie.clone().ok_or("no refresh cookie")?;
         let SignedIn {
             access_token: Secret(access_token),
+            user_id,
             ..
         } = registered.expect(201)?;
         let renewed = Some(Instant::now());
@@ -133,6 +137,7 @@ impl Pair {
             access_token,
             cookie,
             renewed,
+            user_id,
             agent_token: token.0,
             agent_id: agent_id.to_string(),
             conversation_id: conversation.conversation_id.to_string(),
@@ -155,6 +160,7 @@ impl Pair {
             access_token: String::new(),
             cookie,
             renewed: None,
+            user_id: UserId::NIL,
             agent_id,
             agent_token,
             conversation_id,
@@ -174,6 +180,7 @@ impl Pair {
         self.cookie = answer.cookie.clone().ok_or("no new refresh cookie")?;
         let refreshed: Refreshed = answer.expect(200)?;
         self.access_token = refreshed.access_token.0;
+        self.user_id = refreshed.user_id;
         self.renewed = Some(Instant::now());
         Ok(())
     }

@@ -68,9 +68,9 @@ pub struct Options {
     #[arg(long, default_value = ".dev/load")]
     dir: PathBuf,
     /// Measure a release elsewhere, with these base URLs: sends go to the first, sockets to the
-    /// last. Takes no scenario. The release's limits hold: --rate is at most ten a second and
-    /// account
-    #[arg(long, value_name = "URL", requires = "accounts", conflicts_with_all = ["start", "scenarios", "record"])]
+    /// last. Takes hop, send, sockets, storm and fanout [default: hop]. The release's limits hold:
+    /// --rate is at most ten a second and account
+    #[arg(long, value_name = "URL", requires = "accounts", conflicts_with_all = ["start", "record"])]
     base_url: Vec<String>,
     /// The ready accounts of that release. The run renews the cookies in this file
     #[arg(long, value_name = "FILE", requires = "base_url")]
@@ -215,9 +215,7 @@ async fn run(options: &Options) -> Result<bool> {
         return options.baseline.serve().await.map(|()| true);
     }
     if let Some(accounts) = &options.accounts {
-        let report = release::run(accounts, options).await?;
-        report.publish_release(options)?;
-        return Ok(report.is_sound(options));
+        return release::run(accounts, options).await;
     }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),

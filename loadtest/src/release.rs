@@ -16,8 +16,8 @@ use crate::{
     cluster::Node,
     delivery::Reader,
     fixtures::{self, Pair},
-    report::{Report, warn},
-    scenarios::{hop, sender::Sender},
+    report::warn,
+    scenarios::{Scenario, sender::Sender},
     socket::Socket,
 };
 
@@ -47,11 +47,19 @@ pub fn write_accounts(file: &Path, pairs: &[Pair]) -> Result<()> {
     Ok(fs::rename(beside, file)?)
 }
 
-/// Measures the release of `options`, and keeps the renewed cookies in the file of accounts.
-pub async fn run(file: &Path, options: &Options) -> Result<Report> {
+/// Measures the release of `options`, and keeps the renewed cookies in the file of accounts. True if
+/// all scenarios are sound.
+pub async fn run(file: &Path, options: &Options) -> Result<bool> {
+    let wanted = match options.scenarios.as_slice() {
+        [] => &[Scenario::Hop],
+        wanted => wanted,
+    };
+    if let Some(other) = wanted.iter().find(|one| !one.works_outside()) {
+        return Err(format!("{other:?} needs a cluster of its own").into());
+    }
     let nodes = nodes(options)?;
     let mut pairs = read_accounts(file)?;
-    let outcome = measured(&nodes, file, &mut pairs, options).await;
+    let outcome = measured(&nodes, file, &mut pairs, wanted, options).await;
     keep_accounts(file, &pairs);
     outcome
 }
@@ -71,8 +79,9 @@ async fn measured(
     nodes: &[Node],
     file: &Path,
     pairs: &mut [Pair],
+    wanted: &[Scenario],
     options: &Options,
-) -> Result<Report> {
+) -> Result<bool> {
     fixtures::renew(&nodes[0], pairs).await?;
     keep_accounts(file, pairs);
     let pairs_begun = stream::iter(pairs.iter_mut()).map(|pair| begin(&nodes[0], pair));
@@ -80,7 +89,14 @@ async fn measured(
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()
         .await?;
-    hop::run_release(nodes, pairs, options).await
+    let mut sound = true;
+    for scenario in wanted {
+        let report = scenario.run_outside(nodes, pairs, options).await?;
+        keep_accounts(file, pairs);
+        sound &= report.is_sound(options);
+        report.publish_release(options)?;
+    }
+    Ok(sound)
 }
 
 /// Reads what earlier runs left in the agent's inbox. A first message tells the number from which

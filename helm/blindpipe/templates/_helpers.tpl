@@ -97,8 +97,11 @@ labels:
 {{- if and $v.objectStore.direct (not $v.objectStore.url) -}}
 {{- $faults = append $faults "objectStore.direct: a volume signs no addresses" -}}
 {{- end -}}
-{{- if and $v.loadTest.enabled (not (and $v.loadTest.image $v.loadTest.accountsSecret)) -}}
-{{- $faults = append $faults "loadTest: needs loadTest.image and loadTest.accountsSecret" -}}
+{{- if and $v.loadTest.enabled (not $v.loadTest.image) -}}
+{{- $faults = append $faults "loadTest.image: where is your build of `make image-loadtest`?" -}}
+{{- end -}}
+{{- if and $v.loadTest.enabled (not $v.secrets.owner) -}}
+{{- $faults = append $faults "secrets.owner: the load test needs the schema's owner to remove the rows of its accounts" -}}
 {{- end -}}
 {{- if and $v.hpa.enabled $v.keda.enabled -}}
 {{- $faults = append $faults "hpa.enabled and keda.enabled: choose one, both would set the number of nodes" -}}

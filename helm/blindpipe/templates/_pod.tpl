@@ -64,6 +64,12 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
 {{- end -}}
 {{- end -}}
 
+{{/* The settings of a node, and the owner's URL, for the end of a load test's accounts. */}}
+{{- define "blindpipe.accountsEnv" -}}
+{{ include "blindpipe.ownerEnv" . -}}
+{{ include "blindpipe.env" (list . "load-test") }}
+{{- end -}}
+
 {{/* Variables of every container. */}}
 {{- define "blindpipe.commonEnv" -}}
 {{- if .Values.caBundle.configMap -}}

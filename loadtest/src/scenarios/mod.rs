@@ -5,6 +5,7 @@ mod history;
 pub mod hop;
 mod limiter;
 mod login;
+pub mod outside;
 mod peers;
 mod purge;
 mod scaleout;
@@ -26,7 +27,12 @@ mod slow;
 mod storm;
 mod sweep;
 
-use crate::{Options, Result, cluster::Cluster, fixtures::Pair, report::Report};
+use crate::{
+    Options, Result,
+    cluster::{Cluster, Node},
+    fixtures::Pair,
+    report::Report,
+};
 
 /// A scenario by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -48,6 +54,8 @@ pub enum Scenario {
     Fanout,
     /// Memory and connecting of sockets that are silent
     Idle,
+    /// Agents' sockets that connect, are silent, and get a message (a release elsewhere)
+    Sockets,
     /// A node is killed: how fast are its clients back on another?
     Storm,
     /// Clients that never read beside as many that do
@@ -100,6 +108,7 @@ impl Scenario {
             Scenario::Popular => Box::pin(popular::run(cluster, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
+            Scenario::Sockets => Err("sockets needs --base-url: idle measures a cluster".into()),
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Sweep => Box::pin(sweep::run(cluster, options)).await,
             Scenario::Nodes => Box::pin(nodes::run(cluster, options)).await,
@@ -114,6 +123,29 @@ impl Scenario {
             Scenario::Size => Box::pin(size::run(cluster, pairs, options)).await,
             Scenario::Year => Box::pin(year::run(cluster, options)).await,
         }
+    }
+
+    /// Runs the scenario against a release elsewhere, from its first base URL to its last.
+    pub async fn run_outside(
+        self,
+        nodes: &[Node],
+        pairs: &mut [Pair],
+        options: &Options,
+    ) -> Result<Report> {
+        match self {
+            Scenario::Hop => Box::pin(hop::run_release(nodes, pairs, options)).await,
+            Scenario::Send => Box::pin(outside::send(nodes, pairs, options)).await,
+            Scenario::Sockets => Box::pin(outside::sockets(nodes, pairs, options)).await,
+            Scenario::Storm => Box::pin(outside::storm(nodes, pairs, options)).await,
+            Scenario::Fanout => Box::pin(outside::fanout(nodes, pairs, options)).await,
+            other => Err(format!("{other:?} needs a cluster of its own").into()),
+        }
+    }
+
+    /// Whether a release elsewhere shows what it measures.
+    pub fn works_outside(self) -> bool {
+        use Scenario::{Fanout, Hop, Send, Sockets, Storm};
+        matches!(self, Hop | Send | Sockets | Storm | Fanout)
     }
 
     /// Whether it needs users with agents, created through the API.
