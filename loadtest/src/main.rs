@@ -31,6 +31,7 @@ mod release;
 mod report;
 mod results;
 mod scenarios;
+mod slo;
 mod socket;
 mod stats;
 mod timeline;
@@ -41,7 +42,7 @@ use clap::Parser;
 
 use self::{
     baseline::Baseline, capacity::Capacity, cluster::Cluster, compare::Comparison,
-    launch::Launched, report::say, scenarios::Scenario, timeline::Sampler,
+    launch::Launched, report::say, scenarios::Scenario, slo::Slo, timeline::Sampler,
 };
 
 /// An error that prevents a measurement.
@@ -130,6 +131,9 @@ pub struct Options {
     /// (hop, and a release elsewhere)
     #[arg(long, value_name = "MS")]
     max_p99: Option<f64>,
+    /// Hold the figures to the bars of this file, and end with 1 if one is missed
+    #[arg(long, value_name = "FILE")]
+    slo: Option<PathBuf>,
     /// Record the ratios in loadtest/results and in the table of loadtest/README.md
     #[arg(long)]
     record: bool,
@@ -211,6 +215,10 @@ fn raise_file_limit() {
 /// bound of the options.
 async fn run(options: &Options) -> Result<bool> {
     raise_file_limit();
+    if let Some(file) = &options.slo {
+        // A fault in the file shows before the run, not after it.
+        Slo::read(file)?;
+    }
     if options.baseline.is_wanted() {
         return options.baseline.serve().await.map(|()| true);
     }
@@ -260,8 +268,9 @@ async fn run(options: &Options) -> Result<bool> {
     }
     for scenario in wanted {
         let sampler = Sampler::start(&cluster).await?;
-        let report = scenario.run(&cluster, &mut fixtures, options).await?;
-        sound &= report.is_sound(options);
+        let running = scenario.run(&cluster, &mut fixtures, options);
+        let report = report::with_progress(*scenario, running).await?;
+        sound &= report.is_sound(options)?;
         let samples = sampler.finish().await?;
         report.publish(&cluster, &samples, options).await?;
     }

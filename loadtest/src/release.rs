@@ -16,7 +16,7 @@ use crate::{
     cluster::Node,
     delivery::Reader,
     fixtures::{self, Pair},
-    report::warn,
+    report::{warn, with_progress},
     scenarios::{Scenario, sender::Sender},
     socket::Socket,
 };
@@ -91,9 +91,10 @@ async fn measured(
         .await?;
     let mut sound = true;
     for scenario in wanted {
-        let report = scenario.run_outside(nodes, pairs, options).await?;
+        let running = scenario.run_outside(nodes, pairs, options);
+        let report = with_progress(*scenario, running).await?;
         keep_accounts(file, pairs);
-        sound &= report.is_sound(options);
+        sound &= report.is_sound(options)?;
         report.publish_release(options)?;
     }
     Ok(sound)

@@ -3,7 +3,9 @@
 use std::{
     fmt::Display,
     fs,
-    io::{Write, stderr, stdout},
+    io::{IsTerminal, Write, stderr, stdout},
+    path::Path,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
@@ -15,12 +17,37 @@ use crate::{
     cluster::Cluster,
     delivery::Faults,
     page, results,
+    scenarios::Scenario,
+    slo::Slo,
     timeline::{self, Sample},
 };
 
+/// Ends the line of the progress, which the next line replaces.
+const ERASE_LINE: &str = "\r\x1b[K";
+
 /// Prints a line. A closed pipe is not an error.
 pub fn say(line: impl Display) {
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "{ERASE_LINE}");
+    }
     let _ = writeln!(stdout(), "{line}");
+}
+
+/// Runs a scenario, and shows on a terminal for how long it has run.
+pub async fn with_progress<T>(scenario: Scenario, running: impl Future<Output = T>) -> T {
+    let began = Instant::now();
+    let mut running = std::pin::pin!(running);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut running => return done,
+            _ = ticks.tick(), if stderr().is_terminal() => {
+                let _ = write!(stderr(), "{ERASE_LINE}{scenario:?}: {} s", began.elapsed().as_secs());
+                let _ = stderr().flush();
+            }
+        }
+    }
 }
 
 /// Prints a line about a fault.
@@ -97,9 +124,16 @@ impl Ratio {
 }
 
 impl Report {
-    /// Whether no message was lost, repeated or out of order, and the p99 is within the bound of the
-    /// options.
-    pub fn is_sound(&self, options: &Options) -> bool {
+    /// Whether no message was lost, repeated or out of order, and the figures are within the bounds of
+    /// the options. Says which are not.
+    pub fn is_sound(&self, options: &Options) -> Result<bool> {
+        let missed = match &options.slo {
+            Some(file) => Slo::read(Path::new(file))?.missed(self),
+            None => Vec::new(),
+        };
+        missed
+            .iter()
+            .for_each(|line| warn(format!("missed: {line}")));
         let bound = options.max_p99.unwrap_or(f64::INFINITY);
         let is_late = self.p99_ms.is_some_and(|p99| p99 > bound);
         if let Some(p99) = self.p99_ms.filter(|_| is_late) {
@@ -108,7 +142,7 @@ impl Report {
                 self.scenario
             ));
         }
-        self.faults.none() && !is_late
+        Ok(self.faults.none() && !is_late && missed.is_empty())
     }
 
     /// Prints the report and writes it beside the cluster.
@@ -325,10 +359,14 @@ mod tests {
             p99_ms,
         };
         let bound = Options::parse_from(["loadtest", "--max-p99", "50"]);
-        assert!(report(Some(50.0), 0).is_sound(&bound));
-        assert!(!report(Some(50.1), 0).is_sound(&bound));
-        assert!(!report(Some(1.0), 1).is_sound(&bound));
+        let is_sound = |p99_ms, lost, options: &Options| {
+            let sound = report(p99_ms, lost).is_sound(options);
+            sound.expect("no file")
+        };
+        assert!(is_sound(Some(50.0), 0, &bound));
+        assert!(!is_sound(Some(50.1), 0, &bound));
+        assert!(!is_sound(Some(1.0), 1, &bound));
         let free = Options::parse_from(["loadtest"]);
-        assert!(report(Some(1e9), 0).is_sound(&free));
+        assert!(is_sound(Some(1e9), 0, &free));
     }
 }
