@@ -62,7 +62,7 @@ units: build-tests ## the tests of the Rust code, against real Postgres, Redis a
 	@echo "== tests" && $(LINTED) test --locked --workspace --lib --bins --tests
 
 units-slow: build-tests ## the longest tests, which are marked as ignored
-	@echo "== slow tests" && $(LINTED) test --locked --workspace --test it --test cluster -- --ignored
+	@echo "== slow tests" && $(LINTED) test --locked --workspace --lib --test it --test cluster -- --ignored
 
 # The nodes of the clients' tests hash with the least work, as those of the server's tests do.
 clients-typescript clients-web clients-python clients-slow: export QUICK_HASHES := true

@@ -14,6 +14,11 @@ mod start;
 pub(crate) mod subscription;
 pub(crate) mod unpublished_hints;
 
+#[cfg(test)]
+pub use self::{
+    backplane::Incoming,
+    reconcile::{FreshHeads, LogChanges, LogCursor},
+};
 pub use self::{
     backplane::{Backplane, PubSub, RedisPubSub, message_mac::MessageSigner},
     ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},

@@ -155,3 +155,6 @@ impl Drop for SocketPermit {
         self.0.sockets.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod simulation;

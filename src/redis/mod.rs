@@ -130,6 +130,21 @@ impl Redis {
         Ok((redis, subscriber))
     }
 
+    /// A Redis that is never there, for a simulation that asks for names alone.
+    #[cfg(test)]
+    pub fn unconnected(prefix: &str) -> Self {
+        let timeout = Duration::from_millis(250);
+        let client = builder(&"redis://localhost".into(), timeout).and_then(|one| one.build());
+        Redis {
+            client: client.unwrap_or_else(|error| unreachable!("a plain URL: {error}")),
+            timeout,
+            prefix: prefix.into(),
+            breaker: Arc::default(),
+            nodes: Arc::default(),
+            heartbeat: Arc::new(Script::new(include_str!("node_heartbeat.lua"))),
+        }
+    }
+
     /// Waits briefly for the connection, so that a node does not begin with its local share of the
     /// limits.
     pub async fn ping(&self) {

@@ -34,6 +34,8 @@ use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
+#[cfg(test)]
+pub use self::pubsub::Incoming;
 use self::{
     message_mac::MessageSigner,
     messages::ControlMessage,

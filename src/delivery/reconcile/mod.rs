@@ -24,6 +24,8 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use self::store::LOG_RETENTION_SECONDS;
+#[cfg(test)]
+pub use self::store::{FreshHeads, LogChanges};
 pub use self::{
     ledger::Ledger,
     store::{LogCursor, forget_log},

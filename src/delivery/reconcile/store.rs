@@ -47,6 +47,12 @@ impl LogCursor {
         self.end == i64::MAX
     }
 
+    /// The first position that was never seen.
+    #[cfg(test)]
+    pub fn end(&self) -> i64 {
+        self.end
+    }
+
     /// From the answer of `log_cursor`: the end, then the open positions.
     pub fn from_column(mut numbers: Vec<i64>) -> Self {
         let open = numbers.split_off(1.min(numbers.len()));

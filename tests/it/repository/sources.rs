@@ -254,7 +254,10 @@ const OTHER_TASKS: [(&str, &str, &str); 14] = [
 fn every_task_that_must_live_is_supervised() {
     let mut others = Vec::new();
     let mut supervised = 0;
-    for (file, text) in server_sources() {
+    let mut sources = server_sources();
+    // A simulation is a test, and its tasks end with it.
+    sources.retain(|(file, _)| !file.starts_with("src/gateway/simulation/"));
+    for (file, text) in sources {
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         let code = text
             .lines()
