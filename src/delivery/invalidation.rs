@@ -8,28 +8,32 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Hub,
     backplane::{RevocationNotice, State},
-    reconcile::Ledger,
+    reconcile::DeliveryStore,
 };
 use crate::{ids::CredentialId, metrics};
 
 /// Confirms notices of revocations and ends their subscriptions, until `stop`.
-pub async fn run<L: Ledger>(ledger: &L, hub: &Hub, state: &State, stop: &CancellationToken) {
+pub async fn run<S: DeliveryStore>(store: &S, hub: &Hub, state: &State, stop: &CancellationToken) {
     while let Some(revocation_notices) = stop
         .run_until_cancelled(state.revocation_notices.wait())
         .await
     {
         let count = revocation_notices.len();
-        confirm(ledger, hub, revocation_notices).await;
+        confirm(store, hub, revocation_notices).await;
         state.revocation_notices.remove(count);
     }
 }
 
-async fn confirm<L: Ledger>(ledger: &L, hub: &Hub, revocation_notices: Vec<RevocationNotice>) {
+async fn confirm<S: DeliveryStore>(
+    store: &S,
+    hub: &Hub,
+    revocation_notices: Vec<RevocationNotice>,
+) {
     let credentials: Vec<CredentialId> = revocation_notices
         .iter()
         .map(|one| one.credential)
         .collect();
-    let dead: Option<HashSet<CredentialId>> = match ledger.revoked_credentials(&credentials).await {
+    let dead: Option<HashSet<CredentialId>> = match store.revoked_credentials(&credentials).await {
         Ok(dead) => Some(dead.into_iter().map(|(_, credential)| credential).collect()),
         Err(error) => {
             error.log_in(

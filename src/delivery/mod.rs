@@ -23,7 +23,7 @@ pub use self::{
     backplane::{Backplane, PubSub, RedisPubSub, message_mac::MessageSigner},
     ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
     hub::{Hub, SubscriptionGuard},
-    reconcile::Ledger,
+    reconcile::DeliveryStore,
     start::{Parts, start},
     subscription::{End, Subscription},
 };

@@ -12,14 +12,14 @@ use super::{
     },
     ephemeral::EphemeralHandler,
     invalidation,
-    reconcile::{self, Ledger, Reconciler, scan, unpublished},
+    reconcile::{self, DeliveryStore, Reconciler, scan, unpublished},
 };
 use crate::{auth::server_secret::ServerSecret, redis::Redis, supervisor};
 
 /// The parts of a node that delivery works with.
-pub struct Parts<'a, P, L> {
+pub struct Parts<'a, P, S> {
     /// Connections to Postgres that requests cannot use up.
-    pub ledger: &'a L,
+    pub store: &'a S,
     pub redis: &'a Redis,
     pub transport: P,
     pub signer: MessageSigner,
@@ -36,7 +36,7 @@ pub struct Parts<'a, P, L> {
 
 /// Starts the hub, the backplane and the sweep. The heartbeat of the connection slots must call
 /// [`Backplane::on_beat`] and [`Hub::liveness`].
-pub fn start<P: PubSub, L: Ledger>(parts: Parts<'_, P, L>) -> Backplane {
+pub fn start<P: PubSub, S: DeliveryStore>(parts: Parts<'_, P, S>) -> Backplane {
     let (tasks, stop) = (parts.tasks, parts.stop);
     let (hub, changes) = Hub::new();
     let tombstones = Tombstones::start(parts.redis.clone(), parts.secret, tasks, stop);
@@ -49,49 +49,49 @@ pub fn start<P: PubSub, L: Ledger>(parts: Parts<'_, P, L>) -> Backplane {
         parts.handler,
     );
     PubSubWorker::start(&backplane, parts.transport, outgoing, changes, tasks, stop);
-    sweep(parts.ledger, &backplane, parts.mark_revoked, tasks, stop);
+    sweep(parts.store, &backplane, parts.mark_revoked, tasks, stop);
     backplane
 }
 
 /// Starts what keeps the subscriptions equal to what Postgres says.
-fn sweep<L: Ledger>(
-    ledger: &L,
+fn sweep<S: DeliveryStore>(
+    store: &S,
     backplane: &Backplane,
     mark_revoked: MarkRevoked,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
-    let (own_ledger, state, until) = (ledger.clone(), backplane.state(), stop.clone());
+    let (own_store, state, until) = (store.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "losses", move || {
-        let (ledger, state, stop) = (own_ledger.clone(), state.clone(), until.clone());
-        async move { state.unpublished_hints.run(&ledger, &stop).await }
+        let (store, state, stop) = (own_store.clone(), state.clone(), until.clone());
+        async move { state.unpublished_hints.run(&store, &stop).await }
     });
-    let reconciler = Arc::new(Reconciler::new(ledger, backplane, mark_revoked));
+    let reconciler = Arc::new(Reconciler::new(store, backplane, mark_revoked));
     let (own, state, until) = (reconciler.clone(), backplane.state(), stop.clone());
     supervisor::spawn(tasks, "reconcile.rounds", move || {
         let (reconciler, state, stop) = (own.clone(), state.clone(), until.clone());
         async move { scan::run(&reconciler, &state, &stop).await }
     });
-    let (own_ledger, own, until) = (ledger.clone(), backplane.clone(), stop.clone());
+    let (own_store, own, until) = (store.clone(), backplane.clone(), stop.clone());
     supervisor::spawn(tasks, "reconciler", move || {
-        let (ledger, backplane, stop) = (own_ledger.clone(), own.clone(), until.clone());
+        let (store, backplane, stop) = (own_store.clone(), own.clone(), until.clone());
         let reconciler = reconciler.clone();
-        async move { reconcile_with(&ledger, &backplane, &reconciler, &stop).await }
+        async move { reconcile_with(&store, &backplane, &reconciler, &stop).await }
     });
 }
 
 /// Acts on what Postgres says, until `stop`. No loop waits behind the statements of another.
-async fn reconcile_with<L: Ledger>(
-    ledger: &L,
+async fn reconcile_with<S: DeliveryStore>(
+    store: &S,
     backplane: &Backplane,
-    reconciler: &Reconciler<L>,
+    reconciler: &Reconciler<S>,
     stop: &CancellationToken,
 ) {
     let state = backplane.state();
     tokio::join!(
         reconcile::run(reconciler, &state, stop),
         reconcile::replay(reconciler, &state, stop),
-        invalidation::run(ledger, backplane.hub(), &state, stop),
-        unpublished::run(ledger, backplane, stop),
+        invalidation::run(store, backplane.hub(), &state, stop),
+        unpublished::run(store, backplane, stop),
     );
 }

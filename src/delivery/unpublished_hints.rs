@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::reconcile::Ledger;
+use super::reconcile::DeliveryStore;
 use crate::ids::PrincipalId;
 
 /// Most inboxes of a record. Beyond them the record says that any inbox may be concerned.
@@ -74,10 +74,10 @@ impl UnpublishedHints {
     }
 
     /// Records them until `stop`, and the rest then.
-    pub async fn run<L: Ledger>(&self, ledger: &L, stop: &CancellationToken) {
+    pub async fn run<S: DeliveryStore>(&self, store: &S, stop: &CancellationToken) {
         loop {
             let noted = stop.run_until_cancelled(self.0.notify.notified()).await;
-            let pause = match self.record(ledger).await {
+            let pause = match self.record(store).await {
                 true => RECORD_INTERVAL,
                 false => RETRY_INTERVAL,
             };
@@ -89,7 +89,7 @@ impl UnpublishedHints {
     }
 
     /// Records those so far; false if Postgres is away.
-    async fn record<L: Ledger>(&self, ledger: &L) -> bool {
+    async fn record<S: DeliveryStore>(&self, store: &S) -> bool {
         let inbox_set = std::mem::take(&mut *self.0.waiting.lock());
         let inboxes: Vec<Option<PrincipalId>> = match inbox_set.is_any {
             true => vec![None],
@@ -98,7 +98,7 @@ impl UnpublishedHints {
         if inboxes.is_empty() {
             return true;
         }
-        if let Err(error) = ledger.record_unpublished(&inboxes).await {
+        if let Err(error) = store.record_unpublished(&inboxes).await {
             error.log_in(
                 "reconcile.record_losses",
                 "they are recorded a second later",

@@ -134,7 +134,7 @@ impl Release {
         let random = Random::new(Clock::default());
         let (id, stop) = (NodeId::generate(&random), CancellationToken::new());
         let backplane = delivery::start(Parts {
-            ledger: &db,
+            store: &db,
             redis: &redis,
             transport: RedisPubSub::new(id, &redis, subscriber),
             signer: MessageSigner::new(id, &secret, epoch),

@@ -134,7 +134,7 @@ impl Nodes {
             redis.ping().await;
             let id = NodeId(random.ulid());
             let backplane = delivery::start(Parts {
-                ledger: &db,
+                store: &db,
                 redis: &redis,
                 transport: RedisPubSub::new(id, &redis, subscriber),
                 signer: MessageSigner::new(id, &secret, epoch),

@@ -8,7 +8,7 @@
 //!
 //! Why: ADR 7.
 
-mod ledger;
+mod delivery_store;
 pub(crate) mod scan;
 pub(super) mod store;
 pub(super) mod unpublished;
@@ -27,7 +27,7 @@ use self::store::LOG_RETENTION_SECONDS;
 #[cfg(test)]
 pub use self::store::{FreshHeads, LogChanges};
 pub use self::{
-    ledger::Ledger,
+    delivery_store::DeliveryStore,
     store::{LogCursor, forget_log},
 };
 use super::{
@@ -54,7 +54,11 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_PIECE_ROWS: usize = 1_000;
 
 /// Reads the log until `stop`.
-pub async fn run<L: Ledger>(reconciler: &Reconciler<L>, state: &State, stop: &CancellationToken) {
+pub async fn run<S: DeliveryStore>(
+    reconciler: &Reconciler<S>,
+    state: &State,
+    stop: &CancellationToken,
+) {
     let mut next = Instant::now();
     let mut last = next;
     let mut was_stale = false;
@@ -111,8 +115,8 @@ struct LogPosition {
 }
 
 /// Compares the subscriptions of a node with Postgres.
-pub struct Reconciler<L> {
-    ledger: L,
+pub struct Reconciler<S> {
+    store: S,
     hub: Hub,
     /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
@@ -127,16 +131,16 @@ pub struct Reconciler<L> {
     replayed_in: AtomicU64,
 }
 
-impl<L: Ledger> Reconciler<L> {
+impl<S: DeliveryStore> Reconciler<S> {
     /// Works over connections that requests cannot use up.
-    pub fn new(ledger: &L, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
+    pub fn new(store: &S, backplane: &Backplane, mark_revoked: MarkRevoked) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
         let position = LogPosition {
             cursor: LogCursor::latest(),
             read_at: Instant::now(),
         };
         Reconciler {
-            ledger: ledger.clone(),
+            store: store.clone(),
             hub,
             tombstones,
             mark_revoked,
@@ -154,7 +158,7 @@ impl<L: Ledger> Reconciler<L> {
             let position = self.position.lock();
             (position.cursor.clone(), position.read_at)
         };
-        let changes = self.ledger.changes(&after).await?;
+        let changes = self.store.changes(&after).await?;
         let is_new_epoch = self.signer.epoch() != changes.epoch;
         self.signer.set_epoch(changes.epoch);
         self.end_other_epochs(changes.epoch).await?;
@@ -198,7 +202,7 @@ impl<L: Ledger> Reconciler<L> {
             subscriptions.iter().map(|one| one.principal).collect();
         let mut heads = HashMap::new();
         for piece in Vec::from_iter(principals).chunks(MAX_PIECE_ROWS) {
-            let piece = self.ledger.heads(piece).await?;
+            let piece = self.store.heads(piece).await?;
             heads.extend(piece.iter().map(|head| (head.principal, head.seq)));
         }
         for subscription in subscriptions {
@@ -216,7 +220,7 @@ impl<L: Ledger> Reconciler<L> {
     async fn end_revoked(&self, credentials: &[CredentialId]) -> Result<()> {
         for piece in credentials.chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("credentials", piece.len());
-            for (reason, revoked) in self.ledger.revoked_credentials(piece).await? {
+            for (reason, revoked) in self.store.revoked_credentials(piece).await? {
                 self.hub.revoke(&[revoked], reason);
             }
         }
@@ -231,7 +235,7 @@ impl<L: Ledger> Reconciler<L> {
         let mut late = 0;
         for piece in self.hub.positions(principals).chunks(MAX_PIECE_ROWS) {
             metrics::sweep_lookups("heads", piece.len());
-            for head in self.ledger.heads_beyond(piece).await? {
+            for head in self.store.heads_beyond(piece).await? {
                 late += self.hub.wake_behind(head.principal, head.seq);
             }
         }
@@ -241,8 +245,8 @@ impl<L: Ledger> Reconciler<L> {
 
 /// Replays the tombstones at the start and after each change of the epoch, until `stop`. That may
 /// take long, so the log is read beside it.
-pub async fn replay<L: Ledger>(
-    reconciler: &Reconciler<L>,
+pub async fn replay<S: DeliveryStore>(
+    reconciler: &Reconciler<S>,
     state: &State,
     stop: &CancellationToken,
 ) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{INTERVAL, Ledger, MAX_PIECE_ROWS, Reconciler};
+use super::{DeliveryStore, INTERVAL, MAX_PIECE_ROWS, Reconciler};
 use crate::{
     delivery::backplane::State,
     error::Result,
@@ -23,7 +23,11 @@ const SLICES: u8 = 30;
 pub(super) const PAUSES_PER_STATEMENT: u32 = 9;
 
 /// Scans until `stop`.
-pub async fn run<L: Ledger>(reconciler: &Reconciler<L>, state: &State, stop: &CancellationToken) {
+pub async fn run<S: DeliveryStore>(
+    reconciler: &Reconciler<S>,
+    state: &State,
+    stop: &CancellationToken,
+) {
     for slice in (0..SLICES).cycle() {
         let started = Instant::now();
         let is_full = state.take_full_scan_request() || !state.healthy();
@@ -54,7 +58,7 @@ fn slice_of(principal: PrincipalId) -> u8 {
     principal.as_bytes()[15] % SLICES
 }
 
-impl<L: Ledger> Reconciler<L> {
+impl<S: DeliveryStore> Reconciler<S> {
     /// Looks at the credentials of a slice, and at its inboxes or at all of them.
     async fn scan(&self, slice: u8, is_full: bool) -> Result<()> {
         let started = Instant::now();

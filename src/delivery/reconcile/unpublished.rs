@@ -11,7 +11,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ledger, scan::PAUSES_PER_STATEMENT};
+use super::{DeliveryStore, scan::PAUSES_PER_STATEMENT};
 use crate::{delivery::Backplane, error::Result, metrics};
 
 /// Entries that may be unpublished: those of a node that was in time until the end of its lease, and
@@ -21,10 +21,10 @@ const MAX_AGE: Duration = Duration::from_secs(15);
 const MIN_AGE: Duration = Duration::from_secs(1);
 
 /// Publishes what dead nodes did not, until `stop`.
-pub async fn run<L: Ledger>(ledger: &L, backplane: &Backplane, stop: &CancellationToken) {
+pub async fn run<S: DeliveryStore>(store: &S, backplane: &Backplane, stop: &CancellationToken) {
     let state = backplane.state();
     while let Some(signs) = stop.run_until_cancelled(state.dead_nodes.wait()).await {
-        if let Err(error) = publish(ledger, backplane).await {
+        if let Err(error) = publish(store, backplane).await {
             error.log_in(
                 "reconcile.unpublished",
                 "every node looks at all its inboxes",
@@ -35,13 +35,13 @@ pub async fn run<L: Ledger>(ledger: &L, backplane: &Backplane, stop: &Cancellati
     }
 }
 
-async fn publish<L: Ledger>(ledger: &L, backplane: &Backplane) -> Result<()> {
+async fn publish<S: DeliveryStore>(store: &S, backplane: &Backplane) -> Result<()> {
     let started = Instant::now();
     let mut after: Option<DateTime<Utc>> = None;
     let mut late = 0;
     loop {
         let asked = Instant::now();
-        let heads = ledger.fresh_heads(after, (MAX_AGE, MIN_AGE)).await?;
+        let heads = store.fresh_heads(after, (MAX_AGE, MIN_AGE)).await?;
         late += backplane.publish_heads(&heads.reached);
         after = heads.last;
         if !heads.is_more {

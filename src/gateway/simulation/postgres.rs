@@ -13,7 +13,7 @@ use super::{
     faults::{Fault, Faults},
 };
 use crate::{
-    delivery::{FreshHeads, Ledger, LogChanges, LogCursor},
+    delivery::{DeliveryStore, FreshHeads, LogChanges, LogCursor},
     error::{Code, Result},
     events::EncodedEvent,
     ids::{CredentialId, NodeId, Principal, PrincipalId, UserId},
@@ -177,7 +177,7 @@ impl Data {
     }
 }
 
-impl Ledger for Connection {
+impl DeliveryStore for Connection {
     async fn changes(&self, after: &LogCursor) -> Result<LogChanges> {
         let after = after.end();
         let changes = self.call(|data| {

@@ -171,7 +171,7 @@ impl World {
         let redis = Redis::unconnected("simulated");
         let connection = self.postgres.of(id);
         let backplane = delivery::start(Parts {
-            ledger: &connection,
+            store: &connection,
             redis: &redis,
             transport: self.redis.of(id),
             signer: MessageSigner::new(id, &self.secret, EPOCH),

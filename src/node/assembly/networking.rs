@@ -36,7 +36,7 @@ pub(super) fn start(base: Base<'_>, signer: MessageSigner, stores: &Stores) -> N
     let audience = Audience::new(stores.db.clone());
     let noted = audience.clone();
     let backplane = delivery::start(Parts {
-        ledger: &stores.background_db,
+        store: &stores.background_db,
         redis: &stores.redis,
         transport: RedisPubSub::new(signer.node(), &stores.redis, stores.subscriber.clone()),
         signer,

@@ -27,7 +27,7 @@ use crate::{
 
 const PAYLOAD_BYTES: usize = 1024;
 const WARM_UP: Duration = Duration::from_secs(1);
-const MIB: f64 = 1_048_576.0;
+const KIB_OF_A_MIB: f64 = 1024.0;
 
 /// The systems, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -151,7 +151,7 @@ async fn ours(
         rate: many.rate,
         alone: alone.answer,
         cpu: used * 1e6 / many.messages.max(1) as f64,
-        memory: anonymous(&[cluster.node(0).pid])? / MIB,
+        memory: anonymous(&[cluster.node(0).pid])? / KIB_OF_A_MIB,
         others: many.cpu.others_percent().max(alone.cpu.others_percent()),
     };
     Ok((found, faults, checked))
@@ -192,7 +192,7 @@ async fn of_nats(options: &Options, system: System, sync: Sync) -> Result<Found>
         rate: many.count as f64 / options.seconds as f64,
         cpu: used.nodes.iter().sum::<f64>() * 1e6 / many.count.max(1) as f64,
         alone,
-        memory: anonymous(&[nats.pid()])? / MIB,
+        memory: anonymous(&[nats.pid()])? / KIB_OF_A_MIB,
         others: used.others_percent().max(used_alone.others_percent()),
     })
 }

@@ -1,3 +1,5 @@
+//! What delivery asks of Postgres.
+
 use std::time::Duration;
 
 use blindpipe_protocol::revocation::RevocationReason;
@@ -11,8 +13,8 @@ use crate::{
     inbox::{Inbox, InboxHead},
 };
 
-/// What delivery asks of Postgres. [`store`] documents the answers. A simulation answers from memory.
-pub trait Ledger: Clone + Send + Sync + 'static {
+/// The questions of the sweep. [`store`] documents the answers. A simulation answers from memory.
+pub trait DeliveryStore: Clone + Send + Sync + 'static {
     fn changes(&self, after: &LogCursor) -> impl Future<Output = Result<LogChanges>> + Send;
     fn heads(
         &self,
@@ -37,7 +39,7 @@ pub trait Ledger: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
-impl Ledger for Db {
+impl DeliveryStore for Db {
     async fn changes(&self, after: &LogCursor) -> Result<LogChanges> {
         store::changes(self, after).await
     }
