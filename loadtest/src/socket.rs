@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use blindpipe_protocol::{
     frames::{AgentAuth, Auth, ClientFrame, UserAuth},
+    inbox::AckFrame,
     text::Secret,
 };
 use futures_util::{SinkExt, StreamExt};
@@ -25,7 +26,11 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An authenticated socket.
-pub struct Socket(WebSocketStream<Wire>);
+pub struct Socket {
+    stream: WebSocketStream<Wire>,
+    /// The cursor of the last event that [`Socket::answer`] has skipped.
+    skipped: Option<String>,
+}
 
 /// A received frame.
 pub enum Heard {
@@ -118,20 +123,27 @@ impl Socket {
             headers.insert("x-forwarded-for", pair.address.parse()?);
         }
         let (stream, _) = client_async(request, node.dial().await?).await?;
-        let mut socket = Socket(stream);
-        socket.0.send(Message::text(auth)).await?;
+        let mut socket = Socket {
+            stream,
+            skipped: None,
+        };
+        socket.stream.send(Message::text(auth)).await?;
         Ok(socket)
     }
 
     /// Writes a frame.
     pub async fn say(&mut self, frame: String) -> Result<()> {
-        Ok(self.0.send(Message::text(frame)).await?)
+        Ok(self.stream.send(Message::text(frame)).await?)
     }
 
     /// The answer to the oldest send that has none. Events are skipped. Cancel safe.
     pub async fn answer(&mut self) -> Result<Acked> {
         loop {
-            let message = self.0.next().await.ok_or("the node closed a socket")??;
+            let message = self
+                .stream
+                .next()
+                .await
+                .ok_or("the node closed a socket")??;
             let text = match message {
                 Message::Text(text) => text,
                 Message::Close(why) => {
@@ -145,6 +157,7 @@ impl Socket {
                     return serde_json::from_str::<MessageData<'_>>(data.get())?.acked();
                 }
                 ("error", _) => return Err(format!("a send was refused: {text}").into()),
+                ("event", _) => self.skipped = Some(frame.cursor.to_owned()),
                 _ => {}
             }
         }
@@ -153,7 +166,11 @@ impl Socket {
     /// The next event or `caught_up`. Cancel safe.
     pub async fn hear(&mut self) -> Result<Heard> {
         loop {
-            let message = self.0.next().await.ok_or("the node closed a socket")??;
+            let message = self
+                .stream
+                .next()
+                .await
+                .ok_or("the node closed a socket")??;
             let Message::Text(text) = message else {
                 if let Message::Close(why) = message {
                     return Err(format!("the node closed a socket: {why:?}").into());
@@ -192,9 +209,19 @@ impl Socket {
         }
     }
 
+    /// Acknowledges the events that were skipped.
+    pub async fn acknowledge(&mut self) -> Result<()> {
+        if let Some(cursor) = self.skipped.take() {
+            let cursor = cursor.parse()?;
+            let frame = ClientFrame::Ack(AckFrame { cursor });
+            self.say(serde_json::to_string(&frame)?).await?;
+        }
+        Ok(())
+    }
+
     /// Closes the socket in order.
     pub async fn close(mut self) {
-        self.0.close(None).await.ok();
+        self.stream.close(None).await.ok();
     }
 }
 

@@ -77,20 +77,26 @@ async fn drive(
     options: &Options,
 ) -> Result<Driven> {
     let before = send::batches(cluster).await?;
-    let (ids, start) = (Ids::new(), Instant::now() + WARM_UP);
-    let end = start + Duration::from_secs(options.seconds);
-    let mut workers = Vec::new();
+    let ids = Ids::new();
+    let mut senders = Vec::new();
     for n in 0..pairs.len() * SOCKETS_PER_USER {
         let pair = n % pairs.len();
         let socket = Socket::open_user(cluster.node(n), &pairs[pair]).await?;
-        let sender = Sender {
-            socket,
-            frame: Frame::to(&pairs[pair].conversation_id),
-            ids,
-            who: n,
-        };
-        workers.push((pair, tokio::spawn(sender.work(start, end))));
+        let frame = Frame::to(&pairs[pair].conversation_id);
+        senders.push((
+            pair,
+            Sender {
+                socket,
+                frame,
+                ids,
+                who: n,
+            },
+        ));
     }
+    let start = Instant::now() + WARM_UP;
+    let end = start + Duration::from_secs(options.seconds);
+    let spawn = |(pair, sender): (usize, Sender)| (pair, tokio::spawn(sender.work(start, end)));
+    let workers: Vec<_> = senders.into_iter().map(spawn).collect();
     sleep_until(start).await;
     let then = watch.now();
     sleep_until(end).await;
@@ -192,6 +198,10 @@ impl Sender {
             }
         }
         sent.failed = under_way.len() as u64;
+        // Else the next round would begin with the events of this one.
+        if let Err(failure) = self.socket.acknowledge().await {
+            warn(format!("events were not acknowledged: {failure}"));
+        }
         self.socket.close().await;
         sent
     }
