@@ -143,7 +143,7 @@ fn table(folder: &Path) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// What the recorded runs met, missed, and why: at most ten lines.
+/// The bars that the recorded runs met and missed, with the reasons: at most ten lines.
 fn verdicts(folder: &Path, slo: &Slo) -> Result<String> {
     let (runs, mut met, mut missed) = (runs(folder)?, 0, Vec::new());
     for run in &runs {

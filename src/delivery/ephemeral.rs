@@ -60,6 +60,17 @@ pub trait EphemeralHandler: Send + Sync {
     fn apply_remote(&self, event: &EphemeralEvent);
 }
 
+/// The handler of a process without that feature.
+pub struct NoEphemeralEvents;
+
+impl EphemeralHandler for NoEphemeralEvents {
+    fn decode_key(&self, _: &str) -> Option<EphemeralKey> {
+        None
+    }
+
+    fn apply_remote(&self, _: &EphemeralEvent) {}
+}
+
 /// An [`EphemeralEvent`] on its way to other nodes.
 pub struct EphemeralEnvelope {
     /// The node that published it.

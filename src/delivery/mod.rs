@@ -21,7 +21,7 @@ pub use self::{
 };
 pub use self::{
     backplane::{Backplane, PubSub, RedisPubSub, message_mac::MessageSigner},
-    ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey},
+    ephemeral::{EphemeralEvent, EphemeralHandler, EphemeralKey, NoEphemeralEvents},
     hub::{Hub, SubscriptionGuard},
     reconcile::DeliveryStore,
     start::{Parts, start},

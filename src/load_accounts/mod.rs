@@ -22,9 +22,7 @@ use crate::{
     clock::Clock,
     config::MigrationUrls,
     db::{Db, Plans},
-    delivery::{
-        self, EphemeralEvent, EphemeralHandler, EphemeralKey, MessageSigner, Parts, RedisPubSub,
-    },
+    delivery::{self, MessageSigner, NoEphemeralEvents, Parts, RedisPubSub},
     features::revocations,
     ids::NodeId,
     inbox::Inbox,
@@ -42,7 +40,7 @@ const POOL_SIZE: usize = 8;
 /// The revocations of ended accounts reach the other nodes within this time.
 const PUBLISH_TIME: Duration = Duration::from_secs(1);
 
-/// What the operator wants.
+/// The options of the command.
 #[derive(Args)]
 pub struct LoadAccounts {
     /// Make this many users, each with an agent and a conversation between them, at most 10,000
@@ -107,17 +105,6 @@ struct Release {
     stop: CancellationToken,
 }
 
-/// This process has no features for ephemeral events.
-struct NoFeature;
-
-impl EphemeralHandler for NoFeature {
-    fn decode_key(&self, _: &str) -> Option<EphemeralKey> {
-        None
-    }
-
-    fn apply_remote(&self, _: &EphemeralEvent) {}
-}
-
 impl Release {
     async fn open(get: &impl Fn(&str) -> Option<String>) -> Result<Self, Failure> {
         let config = node::read_settings(get).map_err(|faults| faults.to_string())?;
@@ -140,7 +127,7 @@ impl Release {
             signer: MessageSigner::new(id, &secret, epoch),
             secret: &secret,
             observer: Arc::new(|_| ()),
-            handler: Arc::new(NoFeature),
+            handler: Arc::new(NoEphemeralEvents),
             mark_revoked: revocations::marking(db.clone()),
             tasks: &TaskTracker::new(),
             stop: &stop,

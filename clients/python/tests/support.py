@@ -74,7 +74,7 @@ def refused(reason: str) -> Any:
 
 
 def stored_trust(*names: str, **marks: int) -> StoredTrust:
-    """What a store is given: pins of these names without a key, and marks with these epochs."""
+    """The input of a store: pins of these names without a key, and marks with these epochs."""
     entry: StoredPrincipal = {"speaks": True, "linked": None, "keys": []}
     epochs = {id: {"epoch": epoch, "time": 7} for id, epoch in marks.items()}
     return {"pins": {"principals": dict.fromkeys(names, entry)}, "marks": epochs}  # type: ignore[typeddict-item]

@@ -120,7 +120,7 @@ async def test_a_person_is_shown_no_altered_message(cluster: DevCluster, ada: Te
             fault = event.received.fault
             shown.append((event.text, fault.reason if fault else None))
     reasons = [reason for _, reason in CHANGES.values()]
-    # One that names another conversation waits there, and the others do not wait for it.
+    # An event that names another conversation waits there, and the others do not wait for it.
     assert Counter(shown) == Counter([*((None, each) for each in reasons), ("leave this", None)])
     assert sorted(victim.faults) == sorted(reasons)
 

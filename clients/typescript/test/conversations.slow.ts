@@ -1,4 +1,4 @@
-// What an agent with 100,000 conversations costs, by the client's own program of measures.
+// The cost of an agent with 100,000 conversations, by the client's own program of measures.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { test } from "node:test";

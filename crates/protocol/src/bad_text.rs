@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt};
 pub struct BadText {
     /// The rule that is broken: lower-case letters, such as `length`.
     pub rule: &'static str,
-    /// What the rule asks for.
+    /// The demand of the rule, in words.
     pub message: Cow<'static, str>,
 }
 
@@ -31,8 +31,8 @@ impl BadText {
         }
     }
 
-    /// The rule and the message of a displayed fault. `None` for the texts of other errors: these may quote
-    /// what a caller sent, and begin with words, not with a rule.
+    /// The rule and the message of a displayed fault. `None` for the texts of other errors: these begin
+    /// with words, and may quote a caller.
     pub fn split(text: &str) -> Option<(&str, &str)> {
         text.split_once(SEPARATOR)
             .filter(|(rule, _)| rule.bytes().all(|byte| byte.is_ascii_lowercase()))

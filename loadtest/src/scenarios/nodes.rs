@@ -15,8 +15,8 @@ use blindpipe::{
     clock::Clock,
     db::{Db, Plans},
     delivery::{
-        self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, MessageSigner, Parts,
-        RedisPubSub, Subscription, SubscriptionGuard,
+        self, Backplane, MessageSigner, NoEphemeralEvents, Parts, RedisPubSub, Subscription,
+        SubscriptionGuard,
     },
     ids::{CredentialId, NodeId, Principal, PrincipalId},
     inbox::{AppendedEvent, Delivery, Inbox},
@@ -63,17 +63,6 @@ const RECIPIENT_BYTES: f64 = 32.0;
 const PLACE_BYTES: f64 = 40.0;
 /// On paper: the bound of an event whose hint was lost at its sender.
 const LOG_BOUND_US: f64 = 3e6;
-
-/// Nodes without features understand no ephemeral events.
-struct NoFeature;
-
-impl EphemeralHandler for NoFeature {
-    fn decode_key(&self, _: &str) -> Option<EphemeralKey> {
-        None
-    }
-
-    fn apply_remote(&self, _: &EphemeralEvent) {}
-}
 
 /// The arrivals at all simulated sockets.
 struct Ear {
@@ -140,7 +129,7 @@ impl Nodes {
                 signer: MessageSigner::new(id, &secret, epoch),
                 secret: &secret,
                 observer: Arc::new(|_| ()),
-                handler: Arc::new(NoFeature),
+                handler: Arc::new(NoEphemeralEvents),
                 mark_revoked: Arc::new(|_, _| Box::pin(async { Ok(()) })),
                 tasks: &tasks,
                 stop: &stop,

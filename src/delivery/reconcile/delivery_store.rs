@@ -1,4 +1,4 @@
-//! What delivery asks of Postgres.
+//! The questions of delivery to Postgres.
 
 use std::time::Duration;
 

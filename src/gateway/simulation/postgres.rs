@@ -1,4 +1,4 @@
-//! What a node sees of a simulated Postgres: inboxes, conversations, and the log of the sweep.
+//! A simulated Postgres, as a node sees it: inboxes, conversations, and the log of the sweep.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ struct Data {
     log: Vec<Option<PrincipalId>>,
 }
 
-/// An event of a message: what the judge compares.
+/// An event of a message, as the judge compares it.
 pub fn encoded(conversation: usize, seq: u64, tag: Tag) -> EncodedEvent {
     format!("{conversation} {seq} {tag}").into()
 }

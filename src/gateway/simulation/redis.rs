@@ -1,4 +1,4 @@
-//! What a node sees of a simulated Redis: channels and the directory.
+//! A simulated Redis, as a node sees it: channels and the directory.
 
 use std::{
     collections::{HashMap, HashSet},

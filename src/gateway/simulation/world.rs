@@ -22,9 +22,7 @@ use super::{
 };
 use crate::{
     auth::server_secret::ServerSecret,
-    delivery::{
-        self, Backplane, EphemeralEvent, EphemeralHandler, EphemeralKey, MessageSigner, Parts,
-    },
+    delivery::{self, Backplane, MessageSigner, NoEphemeralEvents, Parts},
     ids::{NodeId, PrincipalId},
     limits::quotas::NODE_LEASE,
     redis::Redis,
@@ -37,16 +35,6 @@ const SENDERS: usize = 4;
 const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Longer than any life of a world.
 const FOR_EVER: Duration = Duration::from_secs(100_000);
-
-struct NoFeature;
-
-impl EphemeralHandler for NoFeature {
-    fn decode_key(&self, _: &str) -> Option<EphemeralKey> {
-        None
-    }
-
-    fn apply_remote(&self, _: &EphemeralEvent) {}
-}
 
 /// A node of the world.
 pub struct SimulatedNode {
@@ -151,7 +139,7 @@ impl World {
             let last = own.lock().last().map_or(0, |last| last.number);
             last == self.postgres.inbox_head(principal(n))
         };
-        // What comes twice comes in the time after it.
+        // A repetition would come in the time after it.
         for _ in 0..2 {
             while !heard.iter().enumerate().all(has_all) && Instant::now() < until {
                 tokio::time::sleep(Duration::from_millis(500)).await;
@@ -177,7 +165,7 @@ impl World {
             signer: MessageSigner::new(id, &self.secret, EPOCH),
             secret: &self.secret,
             observer: Arc::new(|_| ()),
-            handler: Arc::new(NoFeature),
+            handler: Arc::new(NoEphemeralEvents),
             mark_revoked: Arc::new(|_, _| Box::pin(async { Ok(()) })),
             tasks: &self.tasks,
             stop: &stop,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{TestNode, World, connect, nodes};
 
 /// Tables that keep what they have: the log of accesses, which nobody may change, with its heads;
-/// the log of the sweep, which lives for minutes; what the nodes do by themselves.
+/// the log of the sweep, which lives for minutes; the work of the nodes by themselves.
 const KEPT: [&str; 5] = [
     "access_log",
     "access_log_head",

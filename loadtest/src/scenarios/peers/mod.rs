@@ -49,7 +49,7 @@ impl System {
         }
     }
 
-    /// What a message has been through when its sender has the answer.
+    /// The work that is done on a message when its sender has the answer.
     fn promise(self) -> &'static str {
         match self {
             System::Ours => {

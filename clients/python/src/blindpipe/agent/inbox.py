@@ -261,7 +261,7 @@ def _cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def observe(session: Session, event: Event, logger: logging.Logger) -> None:
-    """What an event says of keys and members. A fault is logged, and keeps no event back."""
+    """Notes the keys and members of an event. A fault is logged, and keeps no event back."""
     try:
         session.observe(event)
     except Exception as error:

@@ -130,7 +130,7 @@ class Feed:
             for work in under_way:
                 work.cancel()
             try:
-                # What they raise is nobody's any more.
+                # Nobody is left for their exceptions.
                 await asyncio.gather(*under_way, return_exceptions=True)
                 await self._acks.settle()
             finally:

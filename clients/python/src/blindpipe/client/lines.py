@@ -23,7 +23,7 @@ class Slot:
     line: str = field(compare=False)
     reading: asyncio.Future[Sequence[ClientEvent]] | None = field(default=None, compare=False)
     rest: asyncio.Future[None] | None = field(default=None, compare=False)
-    """What is still to be done after it was shown."""
+    """The work that is left after it was shown."""
     is_done: bool = field(default=False, compare=False)
 
     @property
@@ -34,7 +34,7 @@ class Slot:
 
     @property
     def work(self) -> asyncio.Future[Any] | None:
-        """What is done with it now."""
+        """The work on it now."""
         return self.rest or self.reading
 
     @property

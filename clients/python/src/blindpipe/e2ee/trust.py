@@ -154,7 +154,7 @@ class Trust:
         return self._of(principal)
 
     def pin(self, of: Principal, key: bytes) -> Pin | None:
-        """What is known of a key, by its id of 16 bytes; None if it was never shown."""
+        """The record of a key, by its id of 16 bytes; None if it was never shown."""
         pins = self._find(of)
         return pins.keys.get(key) if pins else None
 
@@ -195,7 +195,7 @@ class Trust:
         return in_order(notices)
 
     def _retire(self, of: Principal, listed: _Listed, notices: list[Notice], now: int) -> None:
-        """Marks keys that left the list. One that comes back stays retired until it is accepted."""
+        """Marks keys that left the list. A key that comes back stays retired until it is accepted."""
         shown = {key_id: key for key_id, _, key in listed}
         for key_id, pin in self._of(of).keys.items():
             key, before = shown.get(key_id), pin.retired

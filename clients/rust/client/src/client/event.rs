@@ -1,4 +1,4 @@
-//! What a person sees happen.
+//! The events that a person sees.
 
 use blindpipe_protocol::{
     ids::{ConversationId, Principal},
@@ -20,7 +20,7 @@ pub enum ClientEvent {
         /// The message.
         received: Box<Received>,
     },
-    /// An agent asks this device to run a tool. One that names this device and that this device
+    /// An agent asks this device to run a tool. A request that names this device and that this device
     /// does not have was answered `unknown_tool`, and comes as [`ClientEvent::Event`].
     ToolRequest(Box<ToolRequest>),
     /// Any other event.
